@@ -1,1 +1,1 @@
-"""Text and rows as they lie on disk: sources, token files, random numbers."""
+"""Text and rows on disk: sources, token files, random numbers."""

@@ -18,7 +18,7 @@ def unigram_bits_per_byte(
 
     Args:
         train_count_V, test_count_V: occurrences of each token id.
-        num_bytes: bytes of text behind the test tokens.
+        num_bytes: bytes of the text of the test tokens.
     """
     probability_V = (train_count_V + 1) / (train_count_V.sum() + len(train_count_V))
     return float(-(test_count_V * np.log2(probability_V)).sum() / num_bytes)

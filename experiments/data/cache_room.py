@@ -1,7 +1,7 @@
-"""Room for prepared data: what it will take, and what killed preparations left behind.
+"""Disk space for prepared data: the space that it needs, and removal of interrupted preparations.
 
-A preparation writes into a hidden folder beside its destination and holds a lock in it, which the system
-gives up for a process that dies. So the next one can tell what is left over from what is being written.
+A preparation writes into a hidden folder next to its destination and holds a lock in it. The system releases
+the lock of a process that dies, so the next preparation can tell abandoned folders from those in use.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ ABANDONED = 24 * 3600.0
 """Seconds after which a hidden folder that has no lock yet is left over."""
 
 
-def check_room(folder: Path, needed: int, what: str) -> None:
-    """Refuse to write more than the disk has room for. Raises CheckpointError with both figures."""
+def check_room(folder: Path, needed: int, description: str) -> None:
+    """Raise CheckpointError, with both sizes, if fewer than ``needed`` bytes are free."""
     free = shutil.disk_usage(folder).free
     if needed > free:
         raise CheckpointError(
-            f"{folder}: {what} takes about {count(needed)}B, and {count(free)}B are free: "
-            "make room, or choose another disk with task.cache_dir="
+            f"{folder}: {description} takes about {count(needed)}B, and {count(free)}B are free: "
+            "free some space, or choose another disk with task.cache_dir="
         )
 
 
@@ -42,7 +42,7 @@ def text_bytes(paths: Sequence[Path], column: str) -> int:
     parquet = [path for path in paths if path.suffix == ".parquet"]
     if not parquet:
         return plain
-    # Arrow takes half a second to import: only where there is such a file.
+    # Arrow needs half a second to import: only where there is such a file.
     from experiments.data.parquet_files import parquet_bytes
 
     return plain + sum(parquet_bytes(path, column) for path in parquet)
@@ -50,9 +50,9 @@ def text_bytes(paths: Sequence[Path], column: str) -> int:
 
 @contextmanager
 def work_folder(destination: Path) -> Iterator[Path]:
-    """Make a hidden folder beside ``destination``, locked until it is published or the block ends.
+    """Create a hidden folder next to ``destination``, locked until it is published or the block ends.
 
-    It is removed at the end, unless it was renamed. What killed preparations left there is removed before.
+    It is removed at the end, unless it was renamed. Folders of killed preparations are removed first.
     """
     destination.parent.mkdir(parents=True, exist_ok=True)
     remove_leftovers(destination.parent)
@@ -66,7 +66,7 @@ def work_folder(destination: Path) -> Iterator[Path]:
 
 
 def remove_leftovers(cache: Path) -> None:
-    """Remove the hidden folders that killed preparations left. What another process writes is left alone."""
+    """Remove the hidden folders that killed preparations left. Folders in use are preserved."""
     for work in cache.glob(".*-*/"):
         if _is_left_over(work):
             shutil.rmtree(work, ignore_errors=True)

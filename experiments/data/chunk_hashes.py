@@ -13,7 +13,7 @@ CHUNK = 2**20
 SAMPLE = 48
 """Chunks that are verified when a file is opened; a file of no more is verified wholly."""
 DIGITS = 16
-"""Hexadecimal digits kept of a hash."""
+"""Hexadecimal digits stored of a hash."""
 
 
 class ChunkHasher:
@@ -47,13 +47,13 @@ class ChunkHasher:
 
     @property
     def chunks(self) -> list[str]:
-        """Return the hashes of all chunks, the last one of whatever is left."""
+        """Return the hashes of all chunks, the last one of the remaining bytes."""
         rest = [self._chunk.hexdigest()[:DIGITS]] if self._length else []
         return [*self._chunks, *rest]
 
 
 def sampled(count: int, most: int = SAMPLE) -> list[int]:
-    """Return the chunks to verify: the first, the last, and others drawn anew each time; all where few."""
+    """Return the chunks to verify: the first, the last, and a random choice; all where few."""
     if count <= most:
         return list(range(count))
     others = random.SystemRandom().sample(range(1, count - 1), most - 2)
@@ -61,13 +61,13 @@ def sampled(count: int, most: int = SAMPLE) -> list[int]:
 
 
 def damaged(path: Path, hashes: list[str], places: Iterable[int]) -> str | None:
-    """Return which of the chunks at ``places`` is not as it was written; None if all are. Raises OSError."""
+    """Return the byte range of a changed chunk among ``places``; None if none changed. Raises OSError."""
     with path.open("rb") as file:
-        for place in places:
-            file.seek(place * CHUNK)
-            found = hashlib.sha256(file.read(CHUNK)).hexdigest()[:DIGITS]
-            if found != hashes[place]:
-                return f"bytes {place * CHUNK} to {min((place + 1) * CHUNK, os.fstat(file.fileno()).st_size)}"
+        for index in places:
+            file.seek(index * CHUNK)
+            actual = hashlib.sha256(file.read(CHUNK)).hexdigest()[:DIGITS]
+            if actual != hashes[index]:
+                return f"bytes {index * CHUNK} to {min((index + 1) * CHUNK, os.fstat(file.fileno()).st_size)}"
     return None
 
 

@@ -13,7 +13,7 @@ _CODE_LINE = re.compile(
         |try|except|finally|lambda|print)\b.*[:()=]            # an indented statement
     |(?:def|class|async\ def)\s+\w+.*:\s*$
     |.*(?:\w\s=\s\S|==|!=|->|\+=|\):\s*$|\w\[\w)               # operators that prose lacks
-    |\s+[\w.]+\([^)]*\)\s*$                                    # a call that stands alone""",
+    |\s+[\w.]+\([^)]*\)\s*$                                    # a line that is only a call""",
     flags=re.VERBOSE,
 )
 

@@ -33,7 +33,7 @@ _MOST_GAP = 1000
 """Characters, as a fraction of a document and at most, left out between two splits of one document."""
 _SALT = 1146
 """Chosen among 2000 so that of the embedded corpus (few, uneven documents) each half gets about
-the same share in bytes too."""
+the same fraction in bytes also."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,9 +53,9 @@ class CorpusConfig:
     dataset: str | None = None
     """Name on the Hugging Face hub, or a local folder in the hub's layout (source=hub)."""
     dataset_config: str | None = None
-    """Configuration of the dataset; None takes its default."""
+    """Configuration of the dataset; None for its default."""
     revision: str | None = None
-    """Commit or tag of the dataset on the hub; None takes the newest."""
+    """Commit or tag of the dataset on the hub; None for the newest."""
     train_split: str = "train"
     """The dataset's split to train on."""
     validation_split: str | None = "validation"
@@ -80,7 +80,7 @@ class CorpusConfig:
             raise ValueError(f"source={self.source} reads no dataset: set source=hub to read {self.dataset}")
         if self.source == "hub" and self.train_split in (self.validation_split, self.test_split):
             raise ValueError(
-                f"train_split={self.train_split} is held out too: name another validation_split and "
+                f"train_split={self.train_split} is also held out: name another validation_split and "
                 "test_split, or null to carve them"
             )
         if self.max_documents is not None and self.max_documents < 1:
@@ -89,11 +89,11 @@ class CorpusConfig:
 
 def carved_splits(config: CorpusConfig) -> list[str]:
     """Return the splits taken from the training documents by hash, since the source does not name them."""
-    named = {
+    is_named = {
         "files": {"validation": bool(config.validation_paths), "test": bool(config.test_paths)},
         "hub": {"validation": bool(config.validation_split), "test": bool(config.test_split)},
     }.get(config.source, {})
-    return [split for split in ("validation", "test") if not named.get(split, False)]
+    return [split for split in ("validation", "test") if not is_named.get(split, False)]
 
 
 def documents(config: CorpusConfig) -> Iterator[tuple[str, Document]]:
@@ -122,7 +122,7 @@ def split_of(name: str, carved: Sequence[str]) -> str:
 
 
 def carved_by_position(config: CorpusConfig) -> bool:
-    """Return True where files hold so few documents that a split would be left without.
+    """Return True where files have too few documents to give some to each split.
 
     Each document is then cut: its end is held out, after a gap.
     """
@@ -145,10 +145,10 @@ def _cut(document: Document, carved: Sequence[str]) -> Iterator[tuple[str, Docum
     gap = min(_MOST_GAP, round(len(text) * _GAP_FRACTION))
     start = len(text) - held_out * len(carved)
     yield "train", document._replace(text=text[: max(0, start - gap)])
-    for place, split in enumerate(carved):
-        begin = start + place * held_out
-        after = gap if place else 0
-        yield split, document._replace(text=text[begin + after : begin + held_out])
+    for index, split in enumerate(carved):
+        begin = start + index * held_out
+        skipped = gap if index else 0
+        yield split, document._replace(text=text[begin + skipped : begin + held_out])
 
 
 def _source_documents(config: CorpusConfig, split: str) -> Iterator[Document]:
@@ -177,11 +177,11 @@ def _paths(config: CorpusConfig) -> dict[str, list[str]]:
 
 
 def identity(config: CorpusConfig, cache: Path | None = None) -> dict[str, Any]:
-    """Return all that decides the text: the settings, and the content of the files they name. Fit for JSON.
+    """Return everything that determines the text, fit for JSON: settings, and contents of their files.
 
     Args:
         config: of the corpus.
-        cache: folder in which the hashes of large files are kept; None keeps none.
+        cache: folder in which the hashes of large files are cached; None caches none.
 
     Raises:
         DataError: a file cannot be read, or is both trained on and held out, under one name or two.

@@ -1,7 +1,7 @@
 """Random numbers as a pure function of integers.
 
 A counter-based generator (SplitMix64 finaliser, Steele et al. 2014) hashes
-``(seed, split, example, slot)`` to 64 bits. Nothing is drawn in sequence, so
+``(seed, split, example, slot)`` to 64 bits. No state passes between draws, so
 example 10**9 costs the same as example 0 and resuming needs no stored state.
 The bits do not depend on the NumPy version.
 
@@ -32,7 +32,7 @@ def bits(key: int, index_B: NDArray[np.int64], slots: int) -> NDArray[np.uint64]
 
 
 def uniform(key: int, index_B: NDArray[np.int64], slots: int) -> NDArray[np.float64]:
-    """Uniform numbers in the open interval (0, 1), shape (B, slots)."""
+    """Uniform random values in the open interval (0, 1), shape (B, slots)."""
     # 52 bits, not 53: with one more, adding a half would round the largest number up to 1.
     return ((bits(key, index_B, slots) >> np.uint64(12)).astype(np.float64) + 0.5) / 2.0**52
 
@@ -48,39 +48,41 @@ def permute(key: int, position_B: NDArray[np.int64], size: int) -> NDArray[np.in
     result = position_B.astype(np.uint64)
     pending = np.ones(result.shape, dtype=bool)
     while pending.any():
-        left, right = result[pending] >> np.uint64(half), result[pending] & low
+        high, low_half = result[pending] >> np.uint64(half), result[pending] & low
         for round_ in range(4):
-            mixed = _mix(right * np.uint64(GAMMA) + np.uint64((key + round_ * 0x632BE59BD9B4E019) & MASK_64))
-            left, right = right, left ^ (mixed & low)
-        result[pending] = (left << np.uint64(half)) | right
+            mixed = _mix(
+                low_half * np.uint64(GAMMA) + np.uint64((key + round_ * 0x632BE59BD9B4E019) & MASK_64)
+            )
+            high, low_half = low_half, high ^ (mixed & low)
+        result[pending] = (high << np.uint64(half)) | low_half
         pending &= result >= np.uint64(size)
     return result.astype(np.int64)
 
 
 def epoch_order(seed: int, index_B: NDArray[np.int64], size: int) -> NDArray[np.int64]:
-    """Return which of ``size`` training examples each number stands for: every epoch has an order of its own.
+    """Return the training example, of ``size``, at each index; every epoch has a different order.
 
-    The numbers may span epochs.
+    The indices may span epochs.
     """
     epoch_B, position_B = np.divmod(index_B, size)
     order_B = np.empty_like(index_B)
     for epoch in np.unique(epoch_B).tolist():
-        now = epoch_B == epoch
-        order_B[now] = permute(data_order_key(seed, epoch), position_B[now], size)
+        in_epoch = epoch_B == epoch
+        order_B[in_epoch] = permute(data_order_key(seed, epoch), position_B[in_epoch], size)
     return order_B
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExampleRNG:
-    """Random numbers for a batch of examples: each is a function of seed, split, example, name and slot."""
+    """Random values for a batch of examples: each is a function of seed, split, example, name and slot."""
 
     seed: int
     split: str
     index_B: NDArray[np.int64]
-    """The numbers of the examples in their split."""
+    """The indices of the examples in their split."""
 
     def uniform(self, name: str, slots: int) -> NDArray[np.float64]:
-        """Return uniform numbers in the open interval (0, 1), shape (B, S)."""
+        """Return uniform values in the open interval (0, 1), shape (B, S)."""
         return uniform(stream(self.seed, self.split, name), self.index_B, slots)
 
     def integers(self, name: str, slots: int, high: int | NDArray[np.int64]) -> NDArray[np.int64]:
@@ -100,5 +102,5 @@ class ExampleRNG:
         return np.argsort(-score, axis=1, kind="stable")[:, :slots]
 
     def rows(self, chosen_B: NDArray[np.bool_]) -> ExampleRNG:
-        """Return the random numbers of some of the examples."""
+        """Return the random values of some of the examples."""
         return replace(self, index_B=self.index_B[chosen_B])

@@ -15,29 +15,31 @@ class Document(NamedTuple):
     text: str
 
 
-def text_of_row(row: object, column: str, place: str, key: str = "task.column") -> str:
+def text_of_row(row: object, column: str, location: str, key: str = "task.column") -> str:
     """The text in ``column`` of a row; DataError, naming ``place`` and the setting ``key``, if there is none.
 
     A dotted name leads into a column of columns: ``translation.de``.
     """
     if not isinstance(row, Mapping):
-        raise DataError(f"{place}: expected an object with the column '{column}', got {type(row).__name__}")
+        raise DataError(
+            f"{location}: expected an object with the column '{column}', got {type(row).__name__}"
+        )
     outer, _, inner = column.partition(".")
     if column not in row and inner and outer in row:
-        return text_of_row(row[outer], inner, f"{place}, column '{outer}'", key)
+        return text_of_row(row[outer], inner, f"{location}, column '{outer}'", key)
     if column not in row:
-        raise DataError(f"{place}: no column '{column}'{nearest(column, map(str, row))} Set {key}")
+        raise DataError(f"{location}: no column '{column}'{nearest(column, map(str, row))} Set {key}")
     text = row[column]
     if not isinstance(text, str):
         raise DataError(
-            f"{place}: column '{column}' holds {type(text).__name__}, not text: choose another {key} "
+            f"{location}: column '{column}' holds {type(text).__name__}, not text: choose another {key} "
             "or mend the row"
         )
     try:
         text.encode()
     except UnicodeEncodeError as error:
         raise DataError(
-            f"{place}: column '{column}' has half a surrogate pair at character {error.start}, "
+            f"{location}: column '{column}' has half a surrogate pair at character {error.start}, "
             "which UTF-8 cannot hold: mend the row"
         ) from None
     return text

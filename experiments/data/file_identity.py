@@ -1,4 +1,4 @@
-"""Identity of source files by their content. Hashes of large files are kept beside the cache of tokens."""
+"""Identity of source files by their content. Hashes of large files are cached next to the tokens."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from experiments.runtime.json_state import read_json
 
 NAME = ".source-hashes.json"
 LARGE = 2**24
-"""Bytes from which the hash of a file is kept. Smaller files are hashed each time."""
+"""Bytes from which the hash of a file is cached. Smaller files are hashed each time."""
 SETTLED = 2 * 10**9
 """Nanoseconds. A file that changed later than so long ago may change again within one tick of its clock."""
 
 
 class FileHashes:
-    """Content hashes of files. Those of large files are taken from a cache while the files are as they were.
+    """Content hashes of files. Those of large files come from a cache while the files are unchanged.
 
-    A file is as it was if size, inode, time of change of its content, and time of change of its inode are.
-    The last is set by the kernel alone, so that restoring the others does not hide a change.
+    A file is unchanged if its size, inode, modification time and inode change time (ctime) are. Only the
+    kernel sets the ctime, so that restoring the other three does not hide a change.
     """
 
     def __init__(self, cache: Path | None) -> None:
-        """``cache``: the folder in which hashes are kept; None keeps none."""
+        """``cache``: the folder in which hashes are cached; None caches none."""
         self._path = cache / NAME if cache is not None else None
         self._known: dict[str, list[Any]] | None = None
         self._added = False
@@ -40,9 +40,9 @@ class FileHashes:
                 return file_hash(path)
             state = [stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino]
             name = str(path.absolute())
-            found = self._kept().get(name)
-            if found is not None and found[:4] == state:
-                return str(found[4])
+            cached = self._kept().get(name)
+            if cached is not None and cached[:4] == state:
+                return str(cached[4])
             hashed = file_hash(path)
         except OSError as error:
             raise DataError(f"{path}: cannot be read ({error})") from error
@@ -62,8 +62,8 @@ class FileHashes:
         if self._known is None:
             assert self._path is not None
             try:
-                found = read_json(self._path, dict[str, list[Any]]) or {}
-            except RunError:  # it is made anew
-                found = {}
-            self._known = {name: state for name, state in found.items() if len(state) == 5}
+                stored = read_json(self._path, dict[str, list[Any]]) or {}
+            except RunError:  # it is written again
+                stored = {}
+            self._known = {name: state for name, state in stored.items() if len(state) == 5}
         return self._known

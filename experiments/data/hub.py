@@ -1,4 +1,4 @@
-"""Documents from a Hugging Face dataset, whole or streamed; a local folder in the hub's layout will do."""
+"""Documents from a Hugging Face dataset, on the hub or in a local folder in the hub's layout."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ def read_hub(
     limit: int | None,
 ) -> Iterator[Document]:
     """The first ``limit`` rows of a split (all, if None) as documents, in the dataset's order."""
-    found = hub_rows(dataset, config=config, revision=revision, split=split, streaming=streaming, limit=limit)
-    for name, place, row in found:
-        yield Document(name, text_of_row(row, column, place))
+    rows = hub_rows(dataset, config=config, revision=revision, split=split, streaming=streaming, limit=limit)
+    for name, location, row in rows:
+        yield Document(name, text_of_row(row, column, location))
 
 
 def hub_rows(
@@ -42,17 +42,17 @@ def hub_rows(
     streaming: bool,
     limit: int | None,
 ) -> Iterator[tuple[str, str, object]]:
-    """The first ``limit`` rows of a split (all, if None), in the dataset's order: name, place and row.
+    """The first ``limit`` rows of a split (all, if None), in the dataset's order: name, location and row.
 
     Streaming reads the same rows in the same order without storing the dataset. Classes
-    that the dataset numbers are given by their names, and as None where hidden.
+    that are indices in the dataset are replaced by their names, or by None where hidden.
     """
-    place = place_of(dataset, config, split)
+    location = place_of(dataset, config, split)
     rows = open_hub(dataset, config=config, revision=revision, split=split, streaming=streaming)
     features = rows.features or {}
     for i, row in enumerate(islice(rows, limit)):
-        named = {key: _named(value, features.get(key)) for key, value in row.items()}
-        yield f"{split}#{i}", f"{place}, row {i}", named
+        labelled = {key: _named(value, features.get(key)) for key, value in row.items()}
+        yield f"{split}#{i}", f"{location}, row {i}", labelled
 
 
 def place_of(dataset: str, config: str | None, split: str) -> str:
@@ -61,16 +61,16 @@ def place_of(dataset: str, config: str | None, split: str) -> str:
 
 
 def open_hub(dataset: str, *, config: str | None, revision: str | None, split: str, streaming: bool) -> Any:
-    """Return a split as the ``datasets`` package has it: a Dataset, or an IterableDataset where streaming.
+    """Return a split from the ``datasets`` package: a Dataset, or an IterableDataset where streaming.
 
-    Datasets that run their own code are refused, never trusted.
+    Datasets that need to run code are rejected.
 
     Raises:
         DataError: there is no such dataset, configuration or split, or it cannot be read.
         CheckpointError: it cannot be stored.
     """
-    place = place_of(dataset, config, split)
-    import datasets  # takes most of a second, and only this source needs it
+    location = place_of(dataset, config, split)
+    import datasets  # imports in almost a second, only for this source
 
     if not Path(dataset).is_dir():
         _stop_asking_where_unreachable()
@@ -78,14 +78,14 @@ def open_hub(dataset: str, *, config: str | None, revision: str | None, split: s
     name = str(Path(dataset).absolute()) if Path(dataset).is_dir() else dataset
     if Path(name).is_dir() and glob.has_magic(name):
         raise DataError(
-            f"{place}: the package datasets would take the brackets, * or ? in {name} for a pattern: rename "
-            "the folder, or name its files with task.source=files"
+            f"{location}: the package datasets would take the brackets, * or ? in {name} for a pattern: "
+            "rename the folder, or name its files with task.source=files"
         )
     try:
         available = datasets.get_dataset_split_names(name, config, revision=revision)
         if split not in available:
             raise DataError(
-                f"{place}: no such split; there are: {', '.join(available)}. Set task.train_split, "
+                f"{location}: no such split; there are: {', '.join(available)}. Set task.train_split, "
                 "task.validation_split or task.test_split; null carves the last two from train"
             )
         return datasets.load_dataset(name, config, revision=revision, split=split, streaming=streaming)
@@ -94,16 +94,16 @@ def open_hub(dataset: str, *, config: str | None, revision: str | None, split: s
     except OSError as error:
         if is_full(error) or "Not enough disk space" in str(error):
             raise CheckpointError(
-                f"{place}: cannot be stored: {error}: make room, or choose another disk with HF_HOME"
+                f"{location}: cannot be stored: {error}: make room, or choose another disk with HF_HOME"
             ) from error
-        raise _not_found(place, error) from error
+        raise _not_found(location, error) from error
     except RuntimeError as error:
         raise DataError(
-            f"{place}: cannot be read as plain data files ({error}). Datasets that need their own code "
+            f"{location}: cannot be read as plain data files ({error}). Datasets that need their own code "
             "are refused: use a version converted to Parquet"
         ) from error
     except (datasets.exceptions.DatasetNotFoundError, ValueError) as error:
-        raise _not_found(place, error) from error
+        raise _not_found(location, error) from error
 
 
 def data_files(dataset: str, *, config: str | None, revision: str | None, split: str) -> list[str]:
@@ -111,8 +111,8 @@ def data_files(dataset: str, *, config: str | None, revision: str | None, split:
     import datasets
 
     name = str(Path(dataset).absolute()) if Path(dataset).is_dir() else dataset
-    found = datasets.load_dataset_builder(name, config, revision=revision).config.data_files
-    return [str(path) for path in (found or {}).get(split, [])]
+    files_of_split = datasets.load_dataset_builder(name, config, revision=revision).config.data_files
+    return [str(path) for path in (files_of_split or {}).get(split, [])]
 
 
 CONNECT_SECONDS = 5.0
@@ -121,7 +121,7 @@ CONNECT_SECONDS = 5.0
 
 @functools.cache
 def _stop_asking_where_unreachable() -> None:
-    """Let the client read its cache alone where the hub is out of reach; it would retry for a minute."""
+    """Let the client read only its cache where the hub is unreachable; it would retry for a minute."""
     import datasets
     import huggingface_hub.constants as hub
 
@@ -136,15 +136,15 @@ def _stop_asking_where_unreachable() -> None:
         hub.HF_HUB_OFFLINE = datasets.config.HF_HUB_OFFLINE = True
 
 
-def _not_found(place: str, error: Exception) -> DataError:
+def _not_found(location: str, error: Exception) -> DataError:
     return DataError(
-        f"{place}: not found ({type(error).__name__}: {error}). Check the name, the config and the "
+        f"{location}: not found ({type(error).__name__}: {error}). Check the name, the config and the "
         "network; without a network use a local folder or task.source=embedded"
     )
 
 
 def _named(value: Any, feature: Any) -> Any:
-    """A value with the names of its classes in place of their numbers; -1 means hidden on the hub."""
+    """A value with class indices replaced by class names; -1 means hidden on the hub."""
     inner = getattr(feature, "feature", None)
     if isinstance(value, list) and inner is not None:
         return [_named(item, inner) for item in value]

@@ -25,7 +25,7 @@ CONLL_COLUMNS = ("tokens", "tags")
 
 
 class Row(NamedTuple):
-    """A row, and where it stands, for messages."""
+    """A row, and its location for messages."""
 
     place: str
     values: Mapping[str, Any]
@@ -49,9 +49,9 @@ class RowsConfig:
     dataset: str | None = None
     """Name on the Hugging Face hub, or a local folder in the hub's layout (hub)."""
     dataset_config: str | None = None
-    """Configuration of the dataset; null takes its default."""
+    """Configuration of the dataset; null for its default."""
     revision: str | None = None
-    """Commit or tag of the dataset on the hub; null takes the newest."""
+    """Commit or tag of the dataset on the hub; null for the newest."""
     train_split: str = "train"
     """The dataset's split to train on."""
     validation_split: str | None = "validation"
@@ -73,7 +73,7 @@ class RowsConfig:
             raise ValueError(f"source={self.source} reads no paths: set source=files to read them")
         if self.source == "hub" and self.train_split in (self.validation_split, self.test_split):
             raise ValueError(
-                f"train_split={self.train_split} is held out too: name another validation_split and "
+                f"train_split={self.train_split} is also held out: name another validation_split and "
                 "test_split, or null to carve them"
             )
         if self.max_rows is not None and self.max_rows < 1:
@@ -82,18 +82,18 @@ class RowsConfig:
 
 def read_rows(config: RowsConfig, columns: Sequence[str]) -> Iterator[tuple[str, Row]]:
     """Every row of files or hub with its split, training rows first. Raises DataError."""
-    named = {
+    is_named = {
         "files": {"validation": bool(config.validation_paths), "test": bool(config.test_paths)},
         "hub": {"validation": bool(config.validation_split), "test": bool(config.test_split)},
     }[config.source]
-    carved = [split for split, given in named.items() if not given]
+    carved = [split for split, has_name in is_named.items() if not has_name]
     if config.source == "files":
         refuse_overlap(_patterns(config), SUFFIXES)
     for split in SPLITS:
         if split in carved:
             continue
-        found = _file_rows(config, split, columns) if config.source == "files" else _hub_rows(config, split)
-        for name, row in islice(found, config.max_rows):
+        rows = _file_rows(config, split, columns) if config.source == "files" else _hub_rows(config, split)
+        for name, row in islice(rows, config.max_rows):
             yield split_of(name, carved) if split == "train" else split, row
 
 
@@ -107,9 +107,9 @@ def _hub_rows(config: RowsConfig, split: str) -> Iterator[tuple[str, Row]]:
         streaming=False,
         limit=config.max_rows,
     )
-    for name, place, values in rows:
+    for name, location, values in rows:
         assert isinstance(values, Mapping)
-        yield name, Row(place, values)
+        yield name, Row(location, values)
 
 
 def _patterns(config: RowsConfig) -> dict[str, list[str]]:
@@ -121,26 +121,26 @@ def _file_rows(config: RowsConfig, split: str, columns: Sequence[str]) -> Iterat
     base = os.path.commonpath([path.parent.absolute() for path in paths])
     for path in paths:
         name = path.absolute().relative_to(base).as_posix()
-        for place, values in _conll_rows(path) if path.suffix == ".conll" else rows_of_file(path, columns):
+        for location, values in _conll_rows(path) if path.suffix == ".conll" else rows_of_file(path, columns):
             if not isinstance(values, Mapping):
-                raise DataError(f"{path}, {place}: expected an object, got {type(values).__name__}")
-            yield f"{name}#{place}", Row(f"{path}, {place}", values)
+                raise DataError(f"{path}, {location}: expected an object, got {type(values).__name__}")
+            yield f"{name}#{location}", Row(f"{path}, {location}", values)
 
 
 def _conll_rows(path: Path) -> Iterator[tuple[str, Any]]:
-    """Sentences: on each line a word, perhaps more, and the tag last; empty lines between them."""
+    """Sentences: each line has a word, optional columns, and the tag; empty lines separate sentences."""
     lines = decode_utf8(path.read_bytes(), path, 0).splitlines()
-    words: list[list[str]] = []
-    for number, line in enumerate([*lines, ""], start=1):
+    sentence: list[list[str]] = []
+    for line_number, line in enumerate([*lines, ""], start=1):
         fields = line.split()
         if fields and fields[0] != "-DOCSTART-":
             if len(fields) < 2:
-                raise DataError(f"{path}, line {number}: a word without a tag; write 'word tag'")
-            words.append([fields[0], fields[-1]])
-        elif words:
-            tokens, tags = zip(*words, strict=True)
-            yield f"line {number - len(words)}", dict(zip(CONLL_COLUMNS, (tokens, tags), strict=True))
-            words = []
+                raise DataError(f"{path}, line {line_number}: a word without a tag; write 'word tag'")
+            sentence.append([fields[0], fields[-1]])
+        elif sentence:
+            tokens, tags = zip(*sentence, strict=True)
+            yield f"line {line_number - len(sentence)}", dict(zip(CONLL_COLUMNS, (tokens, tags), strict=True))
+            sentence = []
 
 
 def value_in(row: Row, column: str, key: str) -> Any:

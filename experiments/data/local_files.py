@@ -1,4 +1,4 @@
-"""Documents from local files: .txt and .md whole, .json, .jsonl and .parquet by row."""
+"""Documents from local files: .txt and .md as one document, .json, .jsonl and .parquet by row."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from experiments.data.document import Document, text_of_row
 from experiments.runtime.errors import DataError
 
 SUFFIXES = (".txt", ".md", ".json", ".jsonl", ".parquet")
-csv.field_size_limit(2**31 - 1)  # a document may stand in one field; the limit of 131,072 is for forms
+csv.field_size_limit(2**31 - 1)  # one field may be a document; the default limit is 131,072
 
 
 def find_files(patterns: Sequence[str], suffixes: Sequence[str] = SUFFIXES) -> list[Path]:
     """The files that paths and globs (``**`` included) name, sorted, each once.
 
-    A pattern that is the path of a file is that file alone, whatever brackets it has.
+    A pattern that is the path of a file names only that file, even if it has brackets.
     """
-    found: set[Path] = set()
+    files: set[Path] = set()
     for pattern in patterns:
         names = [pattern] if Path(pattern).is_file() else glob.glob(pattern, recursive=True)
         matches = [Path(name) for name in names if Path(name).is_file()]
@@ -33,8 +33,8 @@ def find_files(patterns: Sequence[str], suffixes: Sequence[str] = SUFFIXES) -> l
         for path in matches:
             if path.suffix not in suffixes:
                 raise DataError(f"{path}: cannot read '{path.suffix}' files; use {', '.join(suffixes)}")
-        found.update(matches)
-    return sorted(found)
+        files.update(matches)
+    return sorted(files)
 
 
 def refuse_overlap(
@@ -47,7 +47,7 @@ def refuse_overlap(
     Args:
         patterns: of the files of each split.
         suffixes: of files that can be read.
-        content: the hash of a file's content; it is asked for files of equal size alone.
+        content: the hash of a file's content; called only for files of equal size.
     """
     trained = {path.resolve() for path in find_files(patterns["train"], suffixes)}
     by_size: dict[int, list[Path]] = {}
@@ -61,11 +61,11 @@ def refuse_overlap(
                     f"task.{split}_paths): what is tested on must not be trained on; take it out of one"
                 )
             size = path.stat().st_size
-            for other in by_size.get(size, []) if size else []:
-                if content(other) == content(path):
+            for train_path in by_size.get(size, []) if size else []:
+                if content(train_path) == content(path):
                     raise DataError(
-                        f"{path}: has the content of {other}, which is in the training split, and is in the "
-                        f"{split} split: what is tested on must not be trained on; take one of them out"
+                        f"{path}: has the content of {train_path}, which is in the training split, and is "
+                        f"in the {split} split: test data must not be trained on; take one of them out"
                     )
 
 
@@ -79,8 +79,8 @@ def named_files(paths: Sequence[Path]) -> Iterator[tuple[Path, str]]:
 def read_files(paths: Sequence[Path], column: str) -> Iterator[Document]:
     """Documents of the files in order; a row's text is in ``column``.
 
-    A document is named by its path below the folder the files share and by its
-    row, so the split does not depend on where the data lies.
+    A document is named by its path below the common folder of the files and by its
+    row, so the split does not depend on where the data is stored.
     """
     for path, name in named_files(paths):
         if path.stat().st_size == 0:
@@ -88,47 +88,47 @@ def read_files(paths: Sequence[Path], column: str) -> Iterator[Document]:
         if path.suffix in (".txt", ".md"):
             yield Document(name, decode_utf8(path.read_bytes(), path, 0))
         else:
-            for place, row in rows_of_file(path, [column]):
-                yield Document(f"{name}#{place}", text_of_row(row, column, f"{path}, {place}"))
+            for location, row in rows_of_file(path, [column]):
+                yield Document(f"{name}#{location}", text_of_row(row, column, f"{path}, {location}"))
 
 
 def decode_utf8(data: bytes, path: Path, offset: int) -> str:
-    """Text of bytes that begin at ``offset`` of a file; DataError with the place of a bad byte.
+    """Text of bytes that begin at ``offset`` of a file; DataError with the position of a bad byte.
 
-    A byte of zero is one: no text has it, and the end of a file that a power cut left has nothing else.
-    A byte-order mark at the start of the file is no part of its text.
+    A zero byte is one: it occurs in no text, and power failures leave files that end with zero bytes.
+    A byte-order mark at the start of the file is not part of its text.
     """
     if offset == 0 and data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         raise DataError(
             f"{path}: is UTF-16, not UTF-8: convert it, for example with iconv -f UTF-16 -t UTF-8"
         )
-    if (place := data.find(0)) >= 0:
+    if (position := data.find(0)) >= 0:
         raise DataError(
-            f"{path}: byte {offset + place} is zero, which is in no text: the file is damaged, or no text; "
-            "restore it, or take it out of the paths"
+            f"{path}: byte {offset + position} is zero, which is in no text: the file is damaged, or no "
+            "text; restore it, or take it out of the paths"
         )
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:
-        place = offset + error.start
+        position = offset + error.start
         raise DataError(
-            f"{path}: byte {place} (0x{data[error.start]:02x}) is not UTF-8: "
+            f"{path}: byte {position} (0x{data[error.start]:02x}) is not UTF-8: "
             "convert the file, for example with iconv -t UTF-8"
         ) from None
     return text.removeprefix("\ufeff") if offset == 0 else text
 
 
 def rows_of_file(path: Path, columns: Sequence[str]) -> Iterator[tuple[str, object]]:
-    """The rows of a .json, .jsonl, .csv, .tsv or .parquet file with their places (``line 3``, ``row 0``).
+    """The rows of a .json, .jsonl, .csv, .tsv or .parquet file with their locations (``line 3``, ``row 0``).
 
-    ``columns`` are those wanted; Parquet reads no others, and names those it lacks.
+    ``columns`` are those to read from Parquet, which raises for missing ones; other formats read all.
     """
     if path.suffix == ".json":
         yield from _json_rows(path)
     elif path.suffix == ".jsonl":
         yield from _jsonl_rows(path)
     elif path.suffix == ".parquet":
-        # Arrow takes half a second to import: only where there is such a file.
+        # Arrow needs half a second to import: only where there is such a file.
         from experiments.data.parquet_files import parquet_rows
 
         yield from parquet_rows(path, columns)
@@ -155,17 +155,19 @@ def _json_rows(path: Path) -> Iterator[tuple[str, object]]:
 def _jsonl_rows(path: Path) -> Iterator[tuple[str, object]]:
     offset = 0
     with path.open("rb") as file:
-        for number, line in enumerate(file, start=1):
+        for line_number, line in enumerate(file, start=1):
             text = decode_utf8(line, path, offset)
             offset += len(line)
             if not text.strip():
                 continue
             try:
-                yield f"line {number}", json.loads(text)
+                yield f"line {line_number}", json.loads(text)
             except json.JSONDecodeError as error:
-                raise DataError(f"{path}, line {number}: not JSON ({error.msg}); mend the line") from None
+                raise DataError(
+                    f"{path}, line {line_number}: not JSON ({error.msg}); mend the line"
+                ) from None
             except RecursionError:
-                raise DataError(f"{path}, line {number}: nested too deeply; mend the line") from None
+                raise DataError(f"{path}, line {line_number}: nested too deeply; mend the line") from None
 
 
 def _csv_rows(path: Path, columns: Sequence[str], delimiter: str) -> Iterator[tuple[str, object]]:

@@ -50,9 +50,9 @@ def _parquet(path: Path, columns: Sequence[str]) -> tuple[pyarrow.parquet.Parque
 
 
 def _row_bytes(path: Path, file: pyarrow.parquet.ParquetFile, wanted: list[str]) -> int:
-    """Return the mean bytes of the first rows; a small file may unpack to more than any memory holds."""
-    first = next(_blocks(path, file, wanted, SAMPLED_ROWS), None)
-    return first.nbytes // first.num_rows if first is not None and first.num_rows else 0
+    """Return the mean bytes of the first rows; a small file may unpack to more than the memory."""
+    block = next(_blocks(path, file, wanted, SAMPLED_ROWS), None)
+    return block.nbytes // block.num_rows if block is not None and block.num_rows else 0
 
 
 def _blocks(

@@ -21,7 +21,7 @@ from experiments.data.document import Document
 REFERENCE = "reference/"
 """Names of documents from the language reference begin so."""
 LIBRARY = "library/"
-"""Names of documents made of a module's docstrings begin so."""
+"""Prefix of the names of documents with a module's docstrings."""
 
 _LEFT_OUT = {
     "__pycache__", "dist-packages", "idle_test", "idlelib", "lib2to3", "pydoc_data", "site-packages",

@@ -2,15 +2,15 @@
 
 ``CACHE/KEY/`` holds ``train.bin``, ``validation.bin``, ``test.bin`` (token ids,
 little-endian uint16 or uint32), ``meta.json`` and, for BPE, ``tokenizer.json``.
-Where the bytes of text behind a token depend on the text (the tokenizer of a
+Where the bytes of a token depend on the text (the tokenizer of a
 folder, normalization), each split also has ``SPLIT.bytes`` (their number for each
 token, little-endian uint32) and ``SPLIT.text`` (the text in UTF-8). The key is a
 hash of all settings and of the content of the source. The folder is written under
-another name, synced, and renamed when complete, so it is whole or absent, and
-processes that prepare it at once do not disturb each other.
+another name, synced, and renamed when complete, so it is complete or absent, and
+processes that prepare it at the same time do not disturb each other.
 
-``meta.json`` has hashes of these files by chunk. Opening verifies everything else wholly, and of these files
-a bounded number of chunks; ``verify`` all of them.
+``meta.json`` has hashes of chunks of these files. Opening verifies all other files completely, and of these a
+bounded number of chunks; ``verify`` verifies all of them.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ _BATCH_CHARACTERS = 4_000_000
 _BATCH_DOCUMENTS = 1000
 _PROGRESS_SECONDS = 5.0
 MOST_BYTES_PER_TOKEN = 16
-"""Bytes of text that a learned token stands for, at most, when the disk is looked at beforehand."""
+"""Bytes of text of a learned token, at most, for the estimate of disk space."""
 
 
 class SplitCounts(TypedDict):
@@ -91,9 +91,9 @@ class Meta(TypedDict):
     references: dict[str, float]
     hashes: dict[Literal["train", "validation", "test"], SplitHashes]
     text_hashes: NotRequired[dict[str, SplitHashes]]
-    """Of the files with the text behind the tokens, by name."""
+    """Of the files with the text of the tokens, by name."""
     cut: NotRequired[bool]
-    """True where the files hold so few documents that the end of each is held out."""
+    """True where there are so few documents that the end of each is held out."""
     checksum: str
 
 
@@ -166,11 +166,11 @@ def planned_folder(
 
 
 def _check_room(corpus: CorpusConfig, tokenizer: TokenizerConfig, work: Path) -> None:
-    """Look at the disk before anything is unpacked. Raises CheckpointError."""
+    """Raise CheckpointError if the disk is too full, before unpacking."""
     if corpus.source != "files":
         return
     patterns = (corpus.paths, corpus.validation_paths, corpus.test_paths)
-    paths = [path for each in patterns if each for path in find_files(each)]
+    paths = [path for pattern in patterns if pattern for path in find_files(pattern)]
     shortest = 1 if tokenizer.kind == "bytes" else MOST_BYTES_PER_TOKEN
     num_bytes, width = text_bytes(paths, corpus.column), np.dtype("<u2").itemsize
     if depends_on_text(tokenizer):
@@ -187,7 +187,7 @@ def _description(tokenizer: TokenizerConfig, num_sentinels: int) -> dict[str, An
 def publish(work: Path, folder: Path) -> None:
     """Gives a complete folder its name. If another process was first, its folder stays."""
     (work / LOCK).unlink(missing_ok=True)
-    work.chmod(0o755)  # mkdtemp keeps others out; a cache is shared
+    work.chmod(0o755)  # mkdtemp denies other users; a cache is shared
     for path in [*work.iterdir(), work]:
         sync(path)
     try:
@@ -227,10 +227,10 @@ def verify(folder: Path, meta: dict[str, Any], *, most: int | None = None) -> No
     Args:
         folder: of the tokens.
         meta: its meta.json.
-        most: chunks that are read at most, over all splits; None reads all.
+        most: maximum number of chunks to read, over all splits; None reads all.
 
     Raises:
-        DataError: a file is not as it was written.
+        DataError: a file has changed since it was written.
     """
     sizes = _sizes(meta)
     for name, expected in sizes.items():
@@ -246,17 +246,17 @@ def verify(folder: Path, meta: dict[str, Any], *, most: int | None = None) -> No
             count = len(chunks)
             if most is not None:
                 count = max(2, most * size // max(1, sum(sizes.values())))
-            place = damaged(folder / name, chunks, sampled(len(chunks), count))
-            if place is not None:
+            changed = damaged(folder / name, chunks, sampled(len(chunks), count))
+            if changed is not None:
                 raise DataError(
-                    f"{folder / name}: {place} have changed since they were written; {_remedy(folder)}"
+                    f"{folder / name}: {changed} have changed since they were written; {_remedy(folder)}"
                 )
-        found = fingerprint(folder, meta["tokenizer"], {split: hashes[split]["whole"] for split in SPLITS})
+        actual = fingerprint(folder, meta["tokenizer"], {split: hashes[split]["whole"] for split in SPLITS})
     except (OSError, ValueError) as error:
         if isinstance(error, DataError):
             raise
         raise DataError(f"{folder}: cannot be read ({error}); {_remedy(folder)}") from error
-    if found != meta["fingerprint"]:
+    if actual != meta["fingerprint"]:
         raise DataError(
             f"{folder}: tokens or tokenizer have changed since they were written (another fingerprint than "
             f"{meta['fingerprint']}); {_remedy(folder)}"
@@ -278,7 +278,7 @@ def _sizes(meta: dict[str, Any]) -> dict[str, int]:
 def _prepare(
     corpus: CorpusConfig, config: TokenizerConfig, num_sentinels: int, settings: dict[str, Any], folder: Path
 ) -> None:
-    """Writes everything into ``folder``; ``meta.json`` last."""
+    """Write all files into ``folder``; ``meta.json`` last."""
     progress = _Progress()
     train_texts = (
         document.text
@@ -291,9 +291,13 @@ def _prepare(
         for batch in _batches(progress.follow("writing tokens", documents(corpus))):
             encoded = tokenizer.encode_documents([document.text for _, document in batch])
             for split in SPLITS:
-                own = [(doc.text, each) for each, (s, doc) in zip(encoded, batch, strict=True) if s == split]
-                if own:
-                    writer.write(split, Documents.of(*zip(*own, strict=True)))
+                of_split = [
+                    (doc.text, tokenized)
+                    for tokenized, (s, doc) in zip(encoded, batch, strict=True)
+                    if s == split
+                ]
+                if of_split:
+                    writer.write(split, Documents.of(*zip(*of_split, strict=True)))
     writer.finish(settings)
 
 
@@ -312,16 +316,20 @@ def _batches(pairs: Iterator[tuple[str, Document]]) -> Iterator[list[tuple[str, 
 
 
 class _Progress:
-    """Prints where a long preparation stands, every few seconds, to the error stream."""
+    """Prints the progress of a long preparation every few seconds, to the error stream."""
 
     def __init__(self) -> None:
         self._last = time.monotonic()
 
-    def follow(self, what: str, pairs: Iterator[tuple[str, Document]]) -> Iterator[tuple[str, Document]]:
+    def follow(self, label: str, pairs: Iterator[tuple[str, Document]]) -> Iterator[tuple[str, Document]]:
         characters = 0
-        for number, pair in enumerate(pairs, start=1):
+        for num_documents, pair in enumerate(pairs, start=1):
             yield pair
             characters += len(pair[1].text)
             if time.monotonic() - self._last >= _PROGRESS_SECONDS:
                 self._last = time.monotonic()
-                print(f"{what}: {number} documents, {characters / 1e6:.1f} MB", file=sys.stderr, flush=True)
+                print(
+                    f"{label}: {num_documents} documents, {characters / 1e6:.1f} MB",
+                    file=sys.stderr,
+                    flush=True,
+                )

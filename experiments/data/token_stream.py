@@ -1,4 +1,4 @@
-"""The tokens of a split in the order of its documents, and the text behind them.
+"""The tokens of a split in the order of its documents, and their text.
 
 Shapes: N tokens of a split, P passages, V vocabulary.
 """
@@ -22,12 +22,12 @@ one document."""
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class TokenStream:
-    """Tokens and the text behind them, all of it or passages of it."""
+    """Tokens and their text, all of it or passages of it."""
 
     tokens_N: NDArray[np.integer]
     tokenizer: TextTokenizer
     bytes_N: NDArray[np.uint32] | None
-    """Bytes of text behind each token; None where the tokenizer has fixed ones."""
+    """Bytes of text of each token; None where the tokenizer has fixed ones."""
     text: NDArray[np.uint8] | None
     """The text in UTF-8; None where the tokens spell it."""
 
@@ -35,23 +35,23 @@ class TokenStream:
         return len(self.tokens_N)
 
     def num_bytes(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the bytes of text behind the tokens at some places."""
+        """Return the bytes of text of the tokens at some positions."""
         if self.bytes_N is not None:
             return self.bytes_N[places].astype(np.int64)
         assert self.tokenizer.fixed_bytes_V is not None
         return self.tokenizer.fixed_bytes_V[self.tokens_N[places]].astype(np.int64)
 
     def text_of(self, begin: int, end: int) -> bytes:
-        """Return the text behind the tokens ``begin`` to ``end`` (not included)."""
+        """Return the text of the tokens ``begin`` to ``end`` (not included)."""
         if self.text is not None:
             return self.text[self._offset(begin) : self._offset(end)].tobytes()
         return b"".join(map(self.tokenizer.token_bytes.__getitem__, self.tokens_N[begin:end].tolist()))
 
-    def _offset(self, place: int) -> int:
+    def _offset(self, index: int) -> int:
         """Return the bytes of text before a token."""
         assert self.bytes_N is not None
-        passage = place // PASSAGE
-        return int(self._passage_offset_P[passage] + self.bytes_N[passage * PASSAGE : place].sum())
+        passage = index // PASSAGE
+        return int(self._passage_offset_P[passage] + self.bytes_N[passage * PASSAGE : index].sum())
 
     @cached_property
     def _passage_offset_P(self) -> NDArray[np.int64]:
@@ -67,11 +67,11 @@ class TokenStream:
         """
         count = -(-len(self) // PASSAGE)
         order = permute(stream("passages"), np.arange(min(count, limit // PASSAGE + 2)), count)
-        spans, left = [], limit
+        spans, remaining = [], limit
         for begin in (order * PASSAGE).tolist():
-            end = min(begin + PASSAGE, len(self), begin + left)
+            end = min(begin + PASSAGE, len(self), begin + remaining)
             spans.append((begin, end))
-            left -= end - begin
+            remaining -= end - begin
         text = b"".join(self.text_of(*span) for span in spans) if self.text is not None else None
         return TokenStream(
             tokens_N=np.concatenate([self.tokens_N[slice(*span)] for span in spans]),

@@ -27,7 +27,7 @@ from experiments.runtime.errors import DataError
 
 META = "meta.json"
 BYTES_DTYPE = np.dtype("<u4")
-"""Type of the stored number of bytes behind a token: an unknown word may be long."""
+"""Type of the stored byte count of a token: an unknown word may be long."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +37,7 @@ class Documents:
     tokens_N: NDArray[np.integer]
     """Token ids, end tokens included."""
     bytes_N: NDArray[np.integer]
-    """Bytes of text behind each token; may be empty where the tokenizer has fixed ones."""
+    """Bytes of text of each token; may be empty where the tokenizer has fixed ones."""
     text: bytes
     """Their text in UTF-8; may be empty where the tokenizer has fixed bytes for each token."""
     count: int
@@ -48,7 +48,7 @@ class Documents:
 
     @classmethod
     def of(cls, texts: Sequence[str], tokenized: Sequence[TokenizedText]) -> Documents:
-        """Return one document or more. Raises DataError where one has no token to carry its bytes."""
+        """Return one document or more. Raises DataError where a document has no token."""
         for text, tokens in zip(texts, tokenized, strict=True):
             if len(tokens.tokens_N) == 0:
                 raise DataError(
@@ -56,11 +56,11 @@ class Documents:
                     "task.tokenizer.post_processing=[eos], so that each document has one, or remove it"
                 )
         return cls(
-            tokens_N=np.concatenate([each.tokens_N for each in tokenized]),
-            bytes_N=np.concatenate([each.bytes_N for each in tokenized]),
+            tokens_N=np.concatenate([encoded.tokens_N for encoded in tokenized]),
+            bytes_N=np.concatenate([encoded.bytes_N for encoded in tokenized]),
             text="".join(texts).encode(),
             count=len(texts),
-            lossy=sum(not each.lossless for each in tokenized),
+            lossy=sum(not encoded.lossless for encoded in tokenized),
             has_text=any(text.strip() for text in texts),
         )
 
@@ -74,7 +74,7 @@ class TokenWriter:
         Args:
             folder: to write into; the tokenizer is saved there already.
             corpus: the source of the text.
-            tokenizer: that made the tokens.
+            tokenizer: of the tokens.
         """
         self._folder, self._corpus, self._tokenizer = folder, corpus, tokenizer
         self._splits = {split: _SplitWriter(folder, split, tokenizer) for split in SPLITS}
@@ -90,25 +90,27 @@ class TokenWriter:
                 file.close()
 
     def write(self, split: str, documents: Documents) -> None:
-        """Append documents to a split. Raises DataError where an id lies outside of the vocabulary."""
+        """Append documents to a split. Raises DataError where an id is outside of the vocabulary."""
         self._splits[split].write(documents)
 
     def finish(self, settings: dict[str, Any]) -> None:
         """Write meta.json. Raises DataError where a split is without text.
 
         Args:
-            settings: all that decides the tokens, from ``planned_folder``.
+            settings: everything that determines the tokens, from ``planned_folder``.
         """
         writers = self._splits
         for split, writer in writers.items():
             if not writer.has_text:
-                found = {name: each.num_documents for name, each in writers.items()}
-                raise DataError(_empty_message(self._corpus, split, found))
+                num_documents = {name: parts.num_documents for name, parts in writers.items()}
+                raise DataError(_empty_message(self._corpus, split, num_documents))
             self._tokenizer.check_known(writer.count_V, split)
         hashes = {split: writer.files["bin"].hashes() for split, writer in writers.items()}
         meta = {
             "fingerprint": fingerprint(
-                self._folder, settings["tokenizer"], {split: each["whole"] for split, each in hashes.items()}
+                self._folder,
+                settings["tokenizer"],
+                {split: file["whole"] for split, file in hashes.items()},
             ),
             **settings,
             "dtype": token_dtype(self._tokenizer).str,
@@ -162,7 +164,7 @@ class _HashedFile:
 
 
 class _SplitWriter:
-    """Appends documents to the files of a split and counts what goes by."""
+    """Appends documents to the files of a split and counts them."""
 
     def __init__(self, folder: Path, split: str, tokenizer: TextTokenizer) -> None:
         self._split, self._tokenizer = split, tokenizer
@@ -212,7 +214,7 @@ def suffixes(tokenizer: TextTokenizer) -> tuple[str, ...]:
 
 
 def read_stream(folder: Path, split: str, dtype: np.dtype, tokenizer: TextTokenizer) -> TokenStream:
-    """Return the tokens of a split and the text behind them, memory-mapped."""
+    """Return the tokens of a split and their text, memory-mapped."""
     dtypes = {"bin": dtype, "bytes": BYTES_DTYPE, "text": np.dtype("u1")}
     arrays = {
         suffix: np.memmap(folder / f"{split}.{suffix}", dtype=dtypes[suffix], mode="r")
@@ -250,18 +252,18 @@ def token_dtype(tokenizer: TextTokenizer) -> np.dtype:
     return np.dtype("<u2" if tokenizer.vocabulary.size <= 2**16 else "<u4")
 
 
-def fingerprint(folder: Path, tokenizer: dict[str, Any], whole: dict[str, str]) -> str:
+def fingerprint(folder: Path, tokenizer: dict[str, Any], split_hashes: dict[str, str]) -> str:
     """Return the hash of tokens and tokenizer, 16 hexadecimal digits.
 
-    Raises OSError, or ValueError where tokenizer.json is no text.
+    Raises OSError, or ValueError where tokenizer.json is not text.
 
     Args:
         folder: that has tokenizer.json, where one was learned.
         tokenizer: its description.
-        whole: the hash of each split's file.
+        split_hashes: the hash of each split's file.
     """
     learned = (folder / "tokenizer.json").read_text() if tokenizer["kind"] == "bpe" else ""
-    described = json.dumps([[whole[split] for split in SPLITS], tokenizer, learned], sort_keys=True)
+    described = json.dumps([[split_hashes[split] for split in SPLITS], tokenizer, learned], sort_keys=True)
     return hashlib.sha256(described.encode()).hexdigest()[:16]
 
 
@@ -272,10 +274,10 @@ def checksum(meta: Any) -> str:
 
 
 def _empty_message(corpus: CorpusConfig, split: str, num_documents: dict[str, int]) -> str:
-    found = ", ".join(f"{name} {count}" for name, count in num_documents.items())
+    counts = ", ".join(f"{name} {count}" for name, count in num_documents.items())
     empty = "only white space" if num_documents[split] else "no text"
     remedy = {
         "files": "give more text, or files with text as task.validation_paths and task.test_paths",
         "hub": "name the dataset's own splits, or read more documents",
     }.get(corpus.source, "use another Python installation, or task.source=files")
-    return f"source={corpus.source}: {empty} in the {split} split (documents: {found}): {remedy}"
+    return f"source={corpus.source}: {empty} in the {split} split (documents: {counts}): {remedy}"

@@ -21,11 +21,11 @@ _CHUNK = 2**22
 
 
 def merge(preparation: Preparation) -> None:
-    """Put the parts together, publish the folder, and remove the parts.
+    """Concatenate the parts, publish the folder, and remove the parts.
 
     Raises:
-        DataError: parts are missing, or one is not as it was written; that one is discarded.
-        CheckpointError: the disk has no room.
+        DataError: parts are missing, or one has changed since it was written; that one is discarded.
+        CheckpointError: the disk is full.
     """
     records = dict(needed_parts(preparation))
     missing = [part.name for part, record in records.items() if record is None]
@@ -40,54 +40,56 @@ def merge(preparation: Preparation) -> None:
         check_room(work, size, "this dataset as tokens")
         tokenizer.save(work)
         with TokenWriter(work, preparation.corpus, tokenizer) as writer:
-            first = dict.fromkeys(SPLITS, 0)
+            num_rows = dict.fromkeys(SPLITS, 0)
             for part, record in records.items():
                 assert record is not None
                 content = read_part(preparation.folder, part, record)
                 limit, count = preparation.corpus.max_documents, len(content.rows_R)
-                kept = count if limit is None else min(count, limit - first[part.split])
-                split_R = _splits(preparation, part, first[part.split], kept)
+                selected = count if limit is None else min(count, limit - num_rows[part.split])
+                split_R = _splits(preparation, part, num_rows[part.split], selected)
                 _write(writer, content, split_R)
-                first[part.split] += count
+                num_rows[part.split] += count
         writer.finish(preparation.record["settings"])
         publish(work, preparation.destination)
     shutil.rmtree(preparation.folder, ignore_errors=True)
 
 
 def needed_parts(preparation: Preparation) -> Iterator[tuple[Part, PartRecord | None]]:
-    """Yield the parts in order with their records, None for those to be made.
+    """Yield the parts in order with their records, None for missing parts.
 
-    Parts beyond ``max_documents`` are left out.
+    Parts after ``max_documents`` are left out.
     """
     limit = preparation.corpus.max_documents
     rows: dict[str, int | None] = dict.fromkeys(SPLITS, 0)
     for part in preparation.parts():
-        before = rows[part.split]
-        if limit is not None and before is not None and before >= limit:
+        rows_before = rows[part.split]
+        if limit is not None and rows_before is not None and rows_before >= limit:
             continue
         record = record_of(preparation.folder, part)
         yield part, record
-        rows[part.split] = None if before is None or record is None else before + record["rows"]
+        rows[part.split] = None if rows_before is None or record is None else rows_before + record["rows"]
 
 
-def _splits(preparation: Preparation, part: Part, first: int, count: int) -> NDArray[np.int8]:
-    """Return the split of each row of a part, as a place in ``SPLITS``, shape (R,).
+def _splits(preparation: Preparation, part: Part, first_row: int, count: int) -> NDArray[np.int8]:
+    """Return the split of each row of a part, as an index of ``SPLITS``, shape (R,).
 
     Args:
         preparation: of the part.
-        part: whose rows they are.
-        first: number of its first row in the dataset's split.
+        part: the part with these rows.
+        first_row: index of its first row in the dataset's split.
         count: rows (R).
     """
     if part.split != "train":
         return np.full(count, SPLITS.index(part.split), np.int8)
     carved, name = carved_splits(preparation.corpus), preparation.corpus.train_split
-    found = [SPLITS.index(split_of(f"{name}#{row}", carved)) for row in range(first, first + count)]
-    return np.array(found, np.int8)
+    split_indices = [
+        SPLITS.index(split_of(f"{name}#{row}", carved)) for row in range(first_row, first_row + count)
+    ]
+    return np.array(split_indices, np.int8)
 
 
 def _size(record: PartRecord) -> int:
-    """Return the bytes that a part takes in the token files."""
+    """Return the bytes of a part in the token files."""
     width = np.dtype(record["dtype"]).itemsize
     if "text" in record["hashes"]:
         return record["tokens"] * (width + BYTES_DTYPE.itemsize) + record["text_bytes"]
@@ -102,24 +104,24 @@ def _write(writer: TokenWriter, content: PartContent, split_R: NDArray[np.int8])
     row = begin = text_begin = 0
     while row < len(rows_R):
         upto = max(row + 1, int(np.searchsorted(end_R, begin + _CHUNK, side="right")))
-        now, end, text_end = slice(row, upto), int(end_R[upto - 1]), int(text_end_R[upto - 1])
-        for place, split in enumerate(SPLITS):
-            own_R = (split_R[now] == place) & (rows_R["tokens"][now] >= 0)
-            if not own_R.any():
+        chunk, end, text_end = slice(row, upto), int(end_R[upto - 1]), int(text_end_R[upto - 1])
+        for index, split in enumerate(SPLITS):
+            in_split_R = (split_R[chunk] == index) & (rows_R["tokens"][chunk] >= 0)
+            if not in_split_R.any():
                 continue
-            own_N = np.repeat(own_R, length_R[now])
+            in_split_N = np.repeat(in_split_R, length_R[chunk])
             bytes_N, text = content.bytes_N, b""
             if len(content.text_M):
-                bytes_N = content.bytes_N[begin:end][own_N]
-                own_M = np.repeat(own_R, rows_R["bytes"][now])
-                text = content.text_M[text_begin:text_end][own_M].tobytes()
+                bytes_N = content.bytes_N[begin:end][in_split_N]
+                in_split_M = np.repeat(in_split_R, rows_R["bytes"][chunk])
+                text = content.text_M[text_begin:text_end][in_split_M].tobytes()
             documents = Documents(
-                tokens_N=content.tokens_N[begin:end][own_N],
+                tokens_N=content.tokens_N[begin:end][in_split_N],
                 bytes_N=bytes_N,
                 text=text,
-                count=int(own_R.sum()),
-                lossy=int(rows_R["lossy"][now][own_R].sum()),
-                has_text=not rows_R["blank"][now][own_R].all(),
+                count=int(in_split_R.sum()),
+                lossy=int(rows_R["lossy"][chunk][in_split_R].sum()),
+                has_text=not rows_R["blank"][chunk][in_split_R].all(),
             )
             writer.write(split, documents)
         row, begin, text_begin = upto, end, text_end

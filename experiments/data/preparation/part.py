@@ -1,8 +1,8 @@
 """A part of a dataset as tokens: ``NAME.tokens``, ``NAME.rows`` with the length of each row, ``NAME.json``.
 
-The last is written last: with it, the part is complete. Where the bytes behind a token depend on the text,
-``NAME.bytes`` and ``NAME.text`` are those of the token files. Rows are kept apart, since only after all parts
-before it is the number of a row in the whole dataset known, and its number decides its split.
+``NAME.json`` is written last and marks the part as complete. Where the bytes of a token depend on the text,
+``NAME.bytes`` and ``NAME.text`` are those of the token files. Rows are stored separately: the index of a row
+in the complete dataset decides its split, and is only known after all previous parts.
 
 Shapes: N tokens, M bytes of text, R rows.
 """
@@ -35,7 +35,7 @@ from experiments.runtime.json_state import read_json
 
 ROW = np.dtype([("tokens", "<i8"), ("bytes", "<i8"), ("blank", "?"), ("lossy", "?")])
 """A row of the dataset: its tokens, end tokens included, -1 where its text is empty and left out; the bytes
-of its text; whether that is nothing but white space, and whether decoding does not give it back."""
+of its text; whether it is only white space, and whether decoding does not restore it."""
 _BATCH = 1000
 """Rows that are tokenised at once."""
 
@@ -61,7 +61,7 @@ class PartContent:
     tokens_N: NDArray[np.integer]
     rows_R: NDArray[Any]
     bytes_N: NDArray[np.integer]
-    """Bytes of text behind each token; empty where the tokenizer has fixed ones."""
+    """Bytes of text of each token; empty where the tokenizer has fixed ones."""
     text_M: NDArray[np.uint8]
     """The text in UTF-8; empty where the tokenizer has fixed bytes for each token."""
 
@@ -114,7 +114,7 @@ class Worker:
         return record
 
     def _tokenise(self, part: Part, paths: dict[str, Path]) -> tuple[int, int, int]:
-        """Write the files of a part; return the numbers of rows, tokens, and bytes of text."""
+        """Write the files of a part; return the counts of rows, tokens, and bytes of text."""
         counts = np.zeros(3, dtype=np.int64)
         with ExitStack() as stack:
             files = {suffix: stack.enter_context(path.open("wb")) for suffix, path in paths.items()}
@@ -133,15 +133,15 @@ class Worker:
 
     def _encode(self, texts: list[str], rows_R: NDArray[Any], part: Part) -> dict[str, NDArray[Any]]:
         """Return tokens, bytes and text of some rows, and fill in the rows that are not empty."""
-        places = [place for place, text in enumerate(texts) if text]
-        if not places:
+        indices = [index for index, text in enumerate(texts) if text]
+        if not indices:
             return {suffix: np.zeros(0, np.uint8) for suffix in ("tokens", "bytes", "text")}
-        found = [texts[place] for place in places]
-        encoded = self._tokenizer.encode_documents(found)
-        documents = Documents.of(found, encoded)
-        for place, text, tokens in zip(places, found, encoded, strict=True):
+        non_empty = [texts[index] for index in indices]
+        encoded = self._tokenizer.encode_documents(non_empty)
+        documents = Documents.of(non_empty, encoded)
+        for index, text, tokens in zip(indices, non_empty, encoded, strict=True):
             num_bytes = len(text.encode())
-            rows_R[place] = (len(tokens.tokens_N), num_bytes, not text.strip(), not tokens.lossless)
+            rows_R[index] = (len(tokens.tokens_N), num_bytes, not text.strip(), not tokens.lossless)
         _check(documents.tokens_N, self._tokenizer.vocabulary.size, part)
         return {
             "tokens": documents.tokens_N.astype(token_dtype(self._tokenizer)),
@@ -150,35 +150,37 @@ class Worker:
         }
 
     def _texts(self, part: Part) -> Iterator[str]:
-        """Yield the texts of a part, a row each, as many as ``max_documents`` could take of them."""
+        """Yield the texts of a part, one for each row, at most ``max_documents``."""
         corpus = self._preparation.corpus
         if part.split not in self._opened:
             self._opened[part.split] = self._preparation.open_split(part.split)
         assert corpus.dataset is not None
-        where = place_of(corpus.dataset, corpus.dataset_config, getattr(corpus, f"{part.split}_split"))
+        location = place_of(corpus.dataset, corpus.dataset_config, getattr(corpus, f"{part.split}_split"))
         shard = self._opened[part.split].shard(num_shards=part.of, index=part.index, contiguous=True)
         try:
-            for place, row in enumerate(islice(_column(shard, corpus.column), corpus.max_documents)):
+            for index, row in enumerate(islice(_column(shard, corpus.column), corpus.max_documents)):
                 yield text_of_row(
-                    row, corpus.column, f"{where}, part {part.index} of {part.of}, row {place} of it"
+                    row, corpus.column, f"{location}, part {part.index} of {part.of}, row {index} of it"
                 )
         except RunError:
             raise
-        except Exception as error:  # of whatever reads this kind of file
-            raise DataError(f"{where}, part {part.index} of {part.of}: cannot be read ({error})") from error
+        except Exception as error:  # of the reader of this file format
+            raise DataError(
+                f"{location}, part {part.index} of {part.of}: cannot be read ({error})"
+            ) from error
 
 
 FIXED_FILES = ("tokens", "rows")
 FILES = (*FIXED_FILES, "bytes", "text")
-"""Suffixes of the files of a part; the first two alone where each token has fixed bytes."""
+"""Suffixes of the files of a part; only the first two where each token has fixed bytes."""
 
 
 def storage_error(folder: Path, error: OSError) -> RunError:
     """Return what a person is told where the files of a preparation cannot be written or read."""
     if is_full(error):
         return CheckpointError(
-            f"{folder}: cannot be written ({error}); the parts that are done stay: make room, and run the "
-            "same command again"
+            f"{folder}: cannot be written ({error}); the parts that are done stay: free some space, and run "
+            "the same command again"
         )
     return DataError(f"{folder}: cannot be written or read ({error})")
 
@@ -187,8 +189,8 @@ def _column(shard: Any, column: str) -> Iterator[dict[str, Any]]:
     """Yield the rows of a shard with no more columns than are needed."""
     for table in shard.with_format("arrow").iter(batch_size=_BATCH):
         names = table.column_names
-        kept = [name for name in (column, column.partition(".")[0]) if name in names]
-        yield from table.select(kept[:1] or names).to_pylist()
+        selected = [name for name in (column, column.partition(".")[0]) if name in names]
+        yield from table.select(selected[:1] or names).to_pylist()
 
 
 def _batches(texts: Iterator[str]) -> Iterator[list[str]]:
@@ -206,7 +208,7 @@ def _check(ids: NDArray[np.integer], size: int, part: Part) -> None:
 
 
 def record_of(folder: Path, part: Part) -> PartRecord | None:
-    """Return the record of a part; None where it is not complete, or damaged: it is then made again."""
+    """Return the record of a part; None where the part is incomplete or damaged, and must be repeated."""
     try:
         record = read_json(_record_path(folder, part), PartRecord)
         if record is None:
@@ -227,10 +229,10 @@ def read_part(folder: Path, part: Part, record: PartRecord) -> PartContent:
     """Return the content of a part.
 
     Raises:
-        DataError: it is not as it was written. The part is then discarded.
+        DataError: it has changed since it was written. The part is then discarded.
     """
-    found = {suffix: (folder / f"{part.name}.{suffix}").read_bytes() for suffix in record["hashes"]}
-    for suffix, data in found.items():
+    files = {suffix: (folder / f"{part.name}.{suffix}").read_bytes() for suffix in record["hashes"]}
+    for suffix, data in files.items():
         if hashlib.sha256(data).hexdigest() != record["hashes"][suffix]:
             with suppress(OSError):
                 _record_path(folder, part).unlink()
@@ -239,10 +241,10 @@ def read_part(folder: Path, part: Part, record: PartRecord) -> PartContent:
                 "run again to make it anew"
             )
     return PartContent(
-        tokens_N=np.frombuffer(found["tokens"], np.dtype(record["dtype"])),
-        rows_R=np.frombuffer(found["rows"], ROW),
-        bytes_N=np.frombuffer(found.get("bytes", b""), BYTES_DTYPE),
-        text_M=np.frombuffer(found.get("text", b""), np.uint8),
+        tokens_N=np.frombuffer(files["tokens"], np.dtype(record["dtype"])),
+        rows_R=np.frombuffer(files["rows"], ROW),
+        bytes_N=np.frombuffer(files.get("bytes", b""), BYTES_DTYPE),
+        text_M=np.frombuffer(files.get("text", b""), np.uint8),
     )
 
 

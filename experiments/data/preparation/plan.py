@@ -54,7 +54,7 @@ class Part:
     """A part of a split of the dataset."""
 
     split: str
-    """The dataset's own split, as a key of ``SPLITS``: train, validation or test."""
+    """The split of the dataset, as a key of ``SPLITS``: train, validation or test."""
     index: int
     of: int
     """Parts of the split."""
@@ -93,27 +93,27 @@ class Preparation:
         """Return a split of the dataset by the finest shards it has: an IterableDataset.
 
         Raises:
-            DataError: it cannot be read, or is not as it was when the preparation began.
+            DataError: it cannot be read, or has changed since the preparation began.
         """
-        found, planned = _streamed(self.corpus, split), self.record["splits"][split]
-        if (files := _files(self.corpus, split)) != planned["files"] or found.num_shards != planned["shards"]:
-            changed = sorted({*files} ^ {*planned["files"]})
+        shards, plan = _streamed(self.corpus, split), self.record["splits"][split]
+        if (files := _files(self.corpus, split)) != plan["files"] or shards.num_shards != plan["shards"]:
+            changed = sorted({*files} ^ {*plan["files"]})
             raise DataError(
                 f"dataset '{self.corpus.dataset}', split '{split}': is not as it was when {self.folder} was "
-                f"begun ({len(planned['files'])} files in {planned['shards']} shards, now {len(files)} in "
-                f"{found.num_shards}{'; ' + changed[0] if changed else ''}): set task.revision to one "
+                f"begun ({len(plan['files'])} files in {plan['shards']} shards, now {len(files)} in "
+                f"{shards.num_shards}{'; ' + changed[0] if changed else ''}): set task.revision to one "
                 f"commit, remove {self.folder}, and run again"
             )
-        return found
+        return shards
 
 
 def begin(
     corpus: CorpusConfig, tokenizer: TokenizerConfig, num_sentinels: int, cache_dir: str | Path
 ) -> Preparation:
-    """Return the preparation of a dataset, begun anew or as it was left.
+    """Begin the preparation of a dataset, or return one that was begun before.
 
-    To begin looks at the dataset's files and learns the tokenizer, where one is learned (``kind=bpe``), in
-    one process.
+    A new preparation lists the dataset's files and trains the tokenizer, where it is trained (``kind=bpe``),
+    in one process.
 
     Raises:
         DataError: the dataset cannot be read.
@@ -145,7 +145,7 @@ def _begin(
     settings: dict[str, Any],
     folder: Path,
 ) -> None:
-    """Write the plan. Of processes that do so at once, the first one's stays; all are alike."""
+    """Write the plan. Of concurrent processes, the first one wins; all plans are equal."""
     carved = carved_splits(corpus)
     splits = {}
     for split in SPLITS:
@@ -176,10 +176,10 @@ def _streamed(corpus: CorpusConfig, split: str) -> Any:
 def _files(corpus: CorpusConfig, split: str) -> list[str]:
     """Return the addresses of a split's files; of a local folder below that folder."""
     assert corpus.dataset is not None
-    found = data_files(
+    paths = data_files(
         corpus.dataset,
         config=corpus.dataset_config,
         revision=corpus.revision,
         split=getattr(corpus, f"{split}_split"),
     )
-    return [os.path.relpath(path, corpus.dataset) if os.path.isabs(path) else path for path in found]
+    return [os.path.relpath(path, corpus.dataset) if os.path.isabs(path) else path for path in paths]

@@ -1,8 +1,7 @@
 """The processes that make the parts of a dataset.
 
-Each takes every n-th part, in order, and writes it to disk; nothing is passed between them but reports to the
-one that started them. So tasks of an array job on a cluster divide the work in the same way as processes of
-one machine.
+Each writes every n-th part to disk, in order, and sends only reports to the process that started it. So the
+tasks of an array job on a cluster divide the work in the same way as the processes of one machine.
 """
 
 from __future__ import annotations
@@ -28,16 +27,16 @@ PROGRESS_SECONDS = 5.0
 
 
 def make_parts(preparation: Preparation, processes: int, share: tuple[int, int] = (0, 1)) -> Meter:
-    """Make the parts of a share that are not there yet; return what was made, and how fast.
+    """Make the missing parts of a share; return their counts and the throughput.
 
     Args:
         preparation: that has begun.
-        processes: that work at once; one works in this process.
+        processes: that work concurrently; a single one works in this process.
         share: ``(k, n)`` for the k-th of n shares, of as many tasks.
 
     Raises:
-        RunError: of the first process that fails or is killed. The others are stopped; parts that are done
-            stay.
+        RunError: of the first process that fails or is killed. All other processes are stopped; parts that
+            are done stay.
     """
     index, of = share
     meter = Meter(sum(1 for i, _ in enumerate(preparation.parts()) if i % of == index))
@@ -51,7 +50,7 @@ def make_parts(preparation: Preparation, processes: int, share: tuple[int, int] 
 
 
 def _work(preparation: Preparation, rank: int, world: int) -> Iterator[PartRecord | None]:
-    """Make every ``world``-th part from ``rank`` on; yield its record, None where there was nothing to do."""
+    """Make every ``world``-th part from ``rank`` on; yield its record, None where none was made."""
     worker: Worker | None = None
     reach = _Reach(preparation)
     for i, part in enumerate(preparation.parts()):
@@ -65,7 +64,7 @@ def _work(preparation: Preparation, rank: int, world: int) -> Iterator[PartRecor
 
 
 class _Reach:
-    """Tells which parts lie beyond ``max_documents``, by the parts before them that are done."""
+    """Tells which parts come after ``max_documents``, by the finished parts before them."""
 
     def __init__(self, preparation: Preparation) -> None:
         self._preparation = preparation
@@ -73,14 +72,14 @@ class _Reach:
         """For each split, the parts from its beginning on that are known to be done, and their rows."""
 
     def is_beyond(self, part: Part) -> bool:
-        """Return True where the parts before this one have as many rows as are asked for."""
+        """Return True if the parts before this one have ``max_documents`` rows."""
         limit = self._preparation.corpus.max_documents
         if limit is None:
             return False
         index, rows = self._known.get(part.split, (0, 0))
         while index < part.index and rows < limit:
-            before = Part(split=part.split, index=index, of=part.of)
-            if (record := record_of(self._preparation.folder, before)) is None:
+            previous = Part(split=part.split, index=index, of=part.of)
+            if (record := record_of(self._preparation.folder, previous)) is None:
                 break
             index, rows = index + 1, rows + record["rows"]
         self._known[part.split] = (index, rows)
@@ -98,30 +97,30 @@ def _started(
     os.environ["RAYON_NUM_THREADS"] = threads or str(max(1, usable_cores() // processes))
     workers = []
     try:
-        for number in range(processes):
-            here, there = spawn.Pipe(duplex=False)
-            rank = index + number * of  # of every process of every task, with one part in turn
+        for worker in range(processes):
+            receiver, sender = spawn.Pipe(duplex=False)
+            rank = index + worker * of  # of every process of every task, with one part in turn
             process = spawn.Process(
-                target=_main, args=(preparation, rank, processes * of, there, os.getpid())
+                target=_main, args=(preparation, rank, processes * of, sender, os.getpid())
             )
             process.start()
-            there.close()
-            workers.append((process, here))
+            sender.close()
+            workers.append((process, receiver))
         yield workers  # type: ignore[misc]
     except BaseException:
         for process, _ in workers:
             process.terminate()
         raise
     finally:
-        for process, here in workers:
+        for process, receiver in workers:
             process.join()
-            here.close()
+            receiver.close()
         if threads is None:
             del os.environ["RAYON_NUM_THREADS"]
 
 
 def _main(preparation: Preparation, rank: int, world: int, reports: Connection, parent: int) -> None:
-    """Make parts in a process of its own and report each; the last report is None, or the error."""
+    """Make parts in a child process and report each; the last report is None, or the error."""
     end_with(parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that started this one ends it
     with suppress(BrokenPipeError):
@@ -134,29 +133,29 @@ def _main(preparation: Preparation, rank: int, world: int, reports: Connection, 
 
 
 def _follow(workers: Sequence[tuple[multiprocessing.Process, Connection]], meter: Meter) -> None:
-    """Take the reports of all processes until all have ended. Raises the first error."""
-    left = {here: process for process, here in workers}
-    while left:
-        for here in wait(list(left)):
-            assert isinstance(here, Connection)
+    """Receive the reports of all processes until all have ended. Raises the first error."""
+    running = {receiver: process for process, receiver in workers}
+    while running:
+        for receiver in wait(list(running)):
+            assert isinstance(receiver, Connection)
             try:
-                kind, value = here.recv()
+                message, value = receiver.recv()
             except EOFError:
-                left[here].join()
+                running[receiver].join()
                 raise RunError(
-                    f"a process was killed (exit code {left[here].exitcode}), perhaps for want of memory; "
-                    "the parts that are done stay: run the same command again, or with fewer processes"
+                    f"a process was killed (exit code {running[receiver].exitcode}), perhaps for want of "
+                    "memory; the parts that are done stay: run the same command again, or use fewer processes"
                 ) from None
-            if kind == "error":
+            if message == "error":
                 raise value
-            if kind == "end":
-                del left[here]
+            if message == "end":
+                del running[receiver]
             else:
                 meter.add(value)
 
 
 class Meter:
-    """Counts what is made, and prints where it stands every few seconds, to the error stream."""
+    """Counts finished parts, and prints the progress every few seconds, to the error stream."""
 
     def __init__(self, parts: int) -> None:
         """``parts``: that there are, done or not."""
@@ -165,7 +164,7 @@ class Meter:
         self._begun = self._last = time.monotonic()
 
     def add(self, record: PartRecord | None) -> None:
-        """Count a part that was made; None for one that was there or is not needed."""
+        """Count a finished part; None for one that existed or is not needed."""
         self._seen += 1
         if record is not None:
             self.made += 1
@@ -173,8 +172,8 @@ class Meter:
             self.text_bytes += record["text_bytes"]
         if record is not None and time.monotonic() - self._last >= PROGRESS_SECONDS:
             self._last = time.monotonic()
-            left = (self._parts - self._seen) * self.seconds / self.made
-            print(f"{self}, about {clock(left)} left", file=sys.stderr, flush=True)
+            remaining = (self._parts - self._seen) * self.seconds / self.made
+            print(f"{self}, about {clock(remaining)} left", file=sys.stderr, flush=True)
 
     @property
     def seconds(self) -> float:
@@ -182,7 +181,7 @@ class Meter:
         return time.monotonic() - self._begun
 
     def __str__(self) -> str:
-        """Return what was made and the throughput."""
+        """Return the counts and the throughput."""
         megabytes = self.text_bytes / 1e6
         return (
             f"{self._seen} of {self._parts} parts, {self.made} of them now: {megabytes:,.1f} MB of text, "

@@ -16,7 +16,7 @@ from experiments.data.tokenizers.tokenizer import TextTokenizer, TokenizerConfig
 from experiments.data.tokenizers.vocabulary import Vocabulary
 from experiments.runtime.errors import DataError
 
-# "byte_level" is the pattern of GPT-2. The others keep what they cut at, so nothing is lost.
+# "byte_level" is the pattern of GPT-2. The other stages preserve the text at which they split.
 _STAGES = {
     "whitespace": lambda: pre_tokenizers.Split(Regex(r"\s+"), "merged_with_next"),
     "digits": lambda: pre_tokenizers.Digits(individual_digits=True),
@@ -51,7 +51,7 @@ class BPETokenizer(TextTokenizer):
 
     @classmethod
     def train(cls, config: TokenizerConfig, num_sentinels: int, texts: Iterator[str]) -> BPETokenizer:
-        """Learns the merges from ``texts``, then adds the special tokens behind them."""
+        """Train the merges on ``texts``, then add the special tokens after them."""
         tokenizer = HFTokenizer(models.BPE())
         normalizer = make_normalizer(config)
         if normalizer is not None:
@@ -85,27 +85,27 @@ class BPETokenizer(TextTokenizer):
         return self._tokenizer.encode(text, add_special_tokens=False).ids
 
     def save(self, folder: Path) -> None:
-        # Its own ``save`` does not raise OSError where the disk is full.
+        # ``save`` of the package does not raise OSError where the disk is full.
         (folder / "tokenizer.json").write_text(self._tokenizer.to_str(pretty=True), encoding="utf-8")
 
 
 LONGEST = 1_000_000
-"""Characters that merges are learned from at once, of which the package takes 170 bytes each."""
+"""Characters passed to the trainer in one piece; the package needs 170 bytes of memory for each."""
 _SPACE = re.compile(r"(?<=\S)\s")
 _LONG_WORD = re.compile(r"(\S{1000})(?=\S)")
 
 
 def _pieces(text: str) -> Iterator[str]:
-    """Yield a text, a long one in pieces that begin with white space: every pattern cuts there too.
+    """Yield a text, a long one in pieces that begin with white space, where every pattern also splits.
 
-    What has no white space for 1,000 characters is cut as well, in long texts alone: the time that a word
-    takes grows with the square of its length.
+    In long texts, 1,000 characters without white space are also split, because the time for a word grows
+    with the square of its length.
     """
     if len(text) > LONGEST:
         text = _LONG_WORD.sub(r"\1\n", text)
     begin = 0
     while len(text) - begin > LONGEST:
-        spaces = [each.start() for each in _SPACE.finditer(text, begin + LONGEST // 2, begin + LONGEST)]
+        spaces = [space.start() for space in _SPACE.finditer(text, begin + LONGEST // 2, begin + LONGEST)]
         end = spaces[-1] if spaces else begin + LONGEST
         yield text[begin:end]
         begin = end
@@ -113,9 +113,9 @@ def _pieces(text: str) -> Iterator[str]:
 
 
 def _add_special_tokens(tokenizer: HFTokenizer, config: TokenizerConfig, num_sentinels: int) -> None:
-    """Adds pad, bos, eos, mask and sentinels at the ids of ``Vocabulary``, and the post-processor.
+    """Add pad, bos, eos, mask and sentinels at the ids of ``Vocabulary``, and the post-processor.
 
-    The brackets in their names are not in the byte-level alphabet, so no merge can be named alike.
+    The brackets in their names are not in the byte-level alphabet, so no merge can have the same name.
     """
     v = Vocabulary(num_symbols=tokenizer.get_vocab_size(), num_sentinels=num_sentinels)
     ids = {"⟨pad⟩": v.pad, "⟨bos⟩": v.bos, "⟨eos⟩": v.eos, "⟨mask⟩": v.mask}
@@ -124,7 +124,7 @@ def _add_special_tokens(tokenizer: HFTokenizer, config: TokenizerConfig, num_sen
     tokenizer.add_special_tokens([AddedToken(name, special=True, normalized=False) for name in ids])
     assert all(tokenizer.token_to_id(name) == i for name, i in ids.items())
     used = [f"⟨{name}⟩" for name in config.post_processing]
-    before, after = [n for n in used if n == "⟨bos⟩"], [n for n in used if n == "⟨eos⟩"]
+    prefix, suffix = [n for n in used if n == "⟨bos⟩"], [n for n in used if n == "⟨eos⟩"]
     tokenizer.post_processor = processors.TemplateProcessing(
-        single=[*before, "$A", *after], special_tokens=[(name, ids[name]) for name in used]
+        single=[*prefix, "$A", *suffix], special_tokens=[(name, ids[name]) for name in used]
     )

@@ -14,12 +14,12 @@ TEMPLATE, SETTINGS = "chat_template.jinja", "tokenizer_config.json"
 
 
 def render_messages(folder: Path, messages: Sequence[Any]) -> str:
-    """Return the text of a conversation whose next turn is the model's, by the template of a folder.
+    """Render a conversation, up to the next turn of the model, with the template of a folder.
 
-    The template runs in a sandbox, with the names that the ``transformers`` library gives it.
+    The template runs in a sandbox, with the variables that the ``transformers`` library defines.
 
     Raises:
-        ConfigError: the messages are no list of roles and contents, or the template refuses them.
+        ConfigError: the messages are no list of roles and contents, or the template rejects them.
         DataError: the folder has no chat template, or it cannot be read.
     """
     if not isinstance(messages, list | tuple):
@@ -49,11 +49,11 @@ def read_template(folder: Path) -> str:
             return (folder / TEMPLATE).read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise DataError(f"{folder / TEMPLATE}: cannot be read ({error})") from None
-    found = read_json(folder / SETTINGS).get("chat_template")
-    if isinstance(found, list):  # several by name
-        found = next((each.get("template") for each in found if each.get("name") == "default"), None)
-    if not isinstance(found, str):
+    template = read_json(folder / SETTINGS).get("chat_template")
+    if isinstance(template, list):  # multiple by name
+        template = next((entry.get("template") for entry in template if entry.get("name") == "default"), None)
+    if not isinstance(template, str):
         raise DataError(
             f"{folder}: it has no chat template ({TEMPLATE}): give prompt=TEXT instead of messages"
         )
-    return found
+    return template

@@ -1,8 +1,8 @@
-"""The tokenizer of a folder: of a Hugging Face model, or of a run of ours.
+"""The tokenizer of a folder: of a Hugging Face model, or of one of our runs.
 
-Its ids stay as they are, because weights were trained on them. The bytes behind
+Its ids are preserved, because weights were trained on them. The bytes of
 each token are those of the text at its offsets, not those of its name: a token may
-mark spaces that are not in the text, and stand for text that it does not spell
+mark spaces that are not in the text, and represent text that it does not spell
 (case, accents, unknown words, dropped white space). A SentencePiece model may read
 the name of a special token in a text as that token.
 """
@@ -45,13 +45,13 @@ FILES = (
     "tokenizer.model",
     "sentencepiece.bpe.model",
 )
-"""Files of a folder beside the model's: the tokenizer, and the settings of generation."""
+"""Further files of a model's folder: the tokenizer, and the settings of generation."""
 _SENTINEL = re.compile(r"<extra_id_(\d+)>|⟨sentinel (\d+)⟩")
 """T5's sentinels, and ours."""
 
 
 class FolderTokenizer(TextTokenizer):
-    """``tokenizer.json`` of a folder, with the special tokens that the files beside it name.
+    """``tokenizer.json`` of a folder, with the special tokens that other files of the folder name.
 
     Raises:
         DataError: there is no such file, or it cannot be read.
@@ -67,8 +67,8 @@ class FolderTokenizer(TextTokenizer):
         sentinels = sorted((int(m[1] or m[2]), i) for t, i in tokens.items() if (m := _SENTINEL.fullmatch(t)))
         special |= {i for _, i in sentinels}
         roles = find_roles(folder, tokens)
-        own = "⟨bos⟩" in tokens
-        self._template = None if own else Template.read(self._tokenizer)
+        is_run = "⟨bos⟩" in tokens
+        self._template = None if is_run else Template.read(self._tokenizer)
         frame = Template.ours(roles["bos"], roles["eos"]) if self._template is None else self._template
         start = generation_ids(folder, "decoder_start_token_id")
         self.vocabulary: FolderVocabulary = FolderVocabulary(
@@ -78,10 +78,10 @@ class FolderTokenizer(TextTokenizer):
             special=tuple(sorted(special)),
             roles=tuple(roles.items()),
             sentinels=tuple(i for _, i in sentinels),
-            own=own,
+            own=is_run,
             before=frame.before,
             after=frame.after,
-            ends=(roles["eos"],) if own else generation_ids(folder, "eos_token_id") or (roles["eos"],),
+            ends=(roles["eos"],) if is_run else generation_ids(folder, "eos_token_id") or (roles["eos"],),
             first=start[0] if start else None,
         )
         self._special = frozenset(special)
@@ -92,9 +92,9 @@ class FolderTokenizer(TextTokenizer):
         for token, i in tokens.items():
             if i not in special:
                 self.token_bytes[i] = token.encode() if i in added else spell(token)
-        before, after = "bos" in config.post_processing, "eos" in config.post_processing
-        self._before = [self.vocabulary.bos] if before else []
-        self._after = [self.vocabulary.eos] if after else []
+        add_bos, add_eos = "bos" in config.post_processing, "eos" in config.post_processing
+        self._before = [self.vocabulary.bos] if add_bos else []
+        self._after = [self.vocabulary.eos] if add_eos else []
 
     def encode_documents(self, texts: Sequence[str]) -> list[TokenizedText]:
         return tokenize_with_offsets(self._tokenizer, texts, self.decode, self._before, self._after)
@@ -103,10 +103,10 @@ class FolderTokenizer(TextTokenizer):
         return self._tokenizer.encode(text, add_special_tokens=False).ids
 
     def encode_prompt(self, text: str, *, framed: bool = True) -> list[int]:
-        """Token ids of a prompt as the library of these folders reads it.
+        """Token ids of a prompt as the ``transformers`` library encodes it.
 
-        The names of special tokens in the text are these tokens, and where it is ``framed`` the tokenizer
-        adds others, such as Llama's begin token. A chat template has written them into its text.
+        Names of special tokens in the text become these tokens, and where it is ``framed`` the tokenizer
+        adds further ones, such as Llama's begin token. A chat template has written them into its text.
         """
         if self._template is None:
             if not framed:
@@ -124,7 +124,7 @@ class FolderTokenizer(TextTokenizer):
         return super().frame(parts) if self._template is None else self._template.frame(parts)
 
     def decode(self, tokens: Iterable[int]) -> str:
-        """By the folder's own decoder, which knows where spaces go."""
+        """Decode with the folder's decoder, which inserts spaces."""
         symbols = [int(t) for t in tokens if int(t) not in self._special]
         return self._tokenizer.decode(symbols, skip_special_tokens=False)
 
@@ -135,10 +135,10 @@ class FolderTokenizer(TextTokenizer):
 
     @property
     def prefix_token(self) -> int:
-        """The token that stands for what comes before a text: the begin token, or else the end token."""
-        named = special_names(self._folder).get("bos_token")
-        found = None if named is None else self._tokenizer.token_to_id(named)
-        return self.vocabulary.eos if found is None else found
+        """The token that represents the context before a text: the begin token, or else the end token."""
+        bos_name = special_names(self._folder).get("bos_token")
+        bos = None if bos_name is None else self._tokenizer.token_to_id(bos_name)
+        return self.vocabulary.eos if bos is None else bos
 
     def token(self, i: int) -> str:
         """The name of a token."""
@@ -156,10 +156,10 @@ class FolderTokenizer(TextTokenizer):
                 shutil.copyfile(self._folder / name, folder / name)
 
     def save(self, folder: Path) -> None:
-        """Everything that reading it again needs."""
+        """Save everything needed to load it."""
         self.copy_files(folder)
-        kept = {"vocab_size": self.vocabulary.size, **self.settings}
-        (folder / IDS).write_text(json.dumps(kept, indent=1) + "\n")
+        saved = {"vocab_size": self.vocabulary.size, **self.settings}
+        (folder / IDS).write_text(json.dumps(saved, indent=1) + "\n")
 
 
 def identity(folder: Path) -> str:

@@ -1,4 +1,4 @@
-"""The special tokens of a Hugging Face folder, and the vocabulary made of them."""
+"""The special tokens of a Hugging Face folder, and the vocabulary with them."""
 
 from __future__ import annotations
 
@@ -26,27 +26,27 @@ class FolderVocabulary(Vocabulary):
     table_size: int
     """Rows of the embedding table; at least the tokens there are."""
     special: tuple[int, ...]
-    """Every id that stands for no text."""
+    """Every id without text."""
     roles: tuple[tuple[str, int], ...]
     """The ids of pad, bos, eos and mask, as far as the folder has them."""
     sentinels: tuple[int, ...]
     """The ids of the sentinels, from number 0 on."""
     own: bool
-    """True for the tokenizer of a run, whose special tokens bear our names."""
+    """True for the tokenizer of a run, which uses our names of special tokens."""
     before: tuple[int, ...]
     """The special tokens before a text."""
     after: tuple[int, ...]
-    """The special tokens behind a text."""
+    """The special tokens after a text."""
     ends: tuple[int, ...]
     """The tokens that end a generated text."""
     first: int | None
     """The token that a decoder starts from; None for padding."""
 
     def _role(self, name: str) -> int:
-        found = dict(self.roles).get(name)
-        if found is None:
+        index = dict(self.roles).get(name)
+        if index is None:
             raise DataError(f"the tokenizer's folder names no {name} token, which this objective needs")
-        return found
+        return index
 
     @property
     def pad(self) -> int:
@@ -74,7 +74,7 @@ class FolderVocabulary(Vocabulary):
 
     @property
     def pair_frame(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Return the folder's own special tokens, where they end a text: BART's begin one as well."""
+        """Return the folder's special tokens around a text: BART's also begin one."""
         return super().pair_frame if self.own or self.eos not in self.after else (self.before, self.after)
 
     @property
@@ -90,7 +90,7 @@ class FolderVocabulary(Vocabulary):
         return self.table_size
 
     def may_be_written(self) -> Tensor:
-        """Every token, as in the library of these folders; symbols alone where the tokenizer is a run's."""
+        """Every token, as in the ``transformers`` library; only symbols where the tokenizer is a run's."""
         return self.is_symbol() if self.own else torch.ones(self.size, dtype=torch.bool)
 
     def is_symbol(self) -> Tensor:
@@ -105,7 +105,7 @@ class FolderVocabulary(Vocabulary):
 
 
 def find_roles(folder: Path, tokens: dict[str, int]) -> dict[str, int]:
-    """Return ids of pad, bos, eos and mask, from the files beside the tokenizer or from our names of them.
+    """Return ids of pad, bos, eos and mask, from the other files of the folder or by our names of them.
 
     Raises:
         DataError: no file names a token that ends a text.
@@ -118,22 +118,22 @@ def find_roles(folder: Path, tokens: dict[str, int]) -> dict[str, int]:
         listed = [i for i in token_ids(folder / "config.json", key, model.get(key)) if i >= 0]
         return tokens.get(names.get(f"{name}_token") or f"⟨{name}⟩", listed[0] if listed else None)
 
-    found = {
+    ids = {
         role: next((i for name in order if (i := find(name)) is not None), None)
         for role, order in _ROLES.items()
     }
-    if found["eos"] is None:
+    if ids["eos"] is None:
         raise DataError(f"{folder}: its files name no eos_token, so texts would have no end")
-    return {role: i for role, i in found.items() if i is not None}
+    return {role: i for role, i in ids.items() if i is not None}
 
 
 def special_names(folder: Path) -> dict[str, str]:
     """Return the special tokens that a folder names, such as ``bos_token``, by these names."""
     files = ("special_tokens_map.json", "tokenizer_config.json")
-    given = {key: value for name in files for key, value in read_json(folder / name).items()}
+    settings = {key: value for name in files for key, value in read_json(folder / name).items()}
     texts = {
         key: value["content"] if isinstance(value, dict) and "content" in value else value
-        for key, value in given.items()
+        for key, value in settings.items()
         if key.endswith("_token")
     }
     return {key: value for key, value in texts.items() if isinstance(value, str)}
@@ -142,10 +142,10 @@ def special_names(folder: Path) -> dict[str, str]:
 def generation_ids(folder: Path, key: str) -> tuple[int, ...]:
     """Return the ids under a key of generation_config.json, or of config.json where there is no such file.
 
-    Negative ones, by which older files mean none, and those beyond the vocabulary are left out.
+    Negative ids, which mean none in older files, and ids outside the vocabulary are left out.
 
     Raises:
-        DataError: they are no whole numbers.
+        DataError: they are not integers.
     """
     file = folder / "generation_config.json"
     model = model_settings(folder)
@@ -155,7 +155,7 @@ def generation_ids(folder: Path, key: str) -> tuple[int, ...]:
 
 
 def token_ids(file: Path, key: str, value: Any) -> list[int]:
-    """Return one id or several as a list. Raises DataError."""
+    """Return one or more ids as a list. Raises DataError."""
     listed = value if isinstance(value, list) else [] if value is None else [value]
     if not all(type(i) is int for i in listed):
         raise DataError(f"{file}: {key}={value!r} must be the id of a token, or a list of them")

@@ -1,4 +1,4 @@
-"""Makes the tokenizer that a configuration asks for, trains it, or loads it again."""
+"""Builds, trains or loads the tokenizer of a configuration."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from experiments.data.tokenizers.tokenizer import ByteTokenizer, TextTokenizer, 
 from experiments.runtime.errors import DataError
 
 BYTES_OF_TEXT = 2
-"""Version of how the bytes behind tokens are counted where they depend on the text.
+"""Version of how the bytes of tokens are counted where they depend on the text.
 
 Version 1 counted the bytes of the tokens' names."""
 
 
 def tokenizer_description(config: TokenizerConfig) -> dict[str, Any]:
-    """Return the settings that decide the tokens of this kind of tokenizer, fit for JSON."""
+    """Return the settings that decide the tokens of this type of tokenizer, fit for JSON."""
     if config.path is not None:
         folder = identity(Path(config.path))
         settings = {"kind": config.kind, "folder": folder, "post_processing": config.post_processing}
@@ -34,7 +34,7 @@ def tokenizer_description(config: TokenizerConfig) -> dict[str, Any]:
 
 
 def depends_on_text(config: TokenizerConfig) -> bool:
-    """Return True where a token stands for different bytes in different texts.
+    """Return True where a token represents different bytes in different texts.
 
     Else ``TextTokenizer.fixed_bytes_V`` has them.
     """
@@ -52,11 +52,13 @@ def train_tokenizer(config: TokenizerConfig, num_sentinels: int, train_texts: It
 
 def load_tokenizer(config: TokenizerConfig, num_sentinels: int, folder: Path) -> TextTokenizer:
     """Load the tokenizer that was saved in ``folder``. Raises DataError where its file is damaged."""
-    if config.kind != "bpe":  # nothing was learned from the text
+    if config.kind != "bpe":  # only BPE is trained on the text
         return train_tokenizer(config, num_sentinels, iter(()))
     path = folder / "tokenizer.json"
     try:
         return BPETokenizer(HFTokenizer.from_file(str(path)), num_sentinels)
     except Exception as error:  # the library raises no narrower class
         reason = str(error) or type(error).__name__
-        raise DataError(f"{path}: cannot be read ({reason}): restore it, or have it written anew") from error
+        raise DataError(
+            f"{path}: cannot be read ({reason}): restore it, or let it be written again"
+        ) from error

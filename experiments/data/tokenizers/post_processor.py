@@ -30,7 +30,7 @@ class Template:
 
     @classmethod
     def ours(cls, bos: int, eos: int) -> Template:
-        """Return the template of our own tokenizers."""
+        """Return the template of the tokenizers of runs."""
         single: tuple[Part, ...] = ((bos, 0), (0, None), (eos, 0))
         return cls(single=single, pair=(*single, (1, None), (eos, 1)))
 
@@ -41,7 +41,7 @@ class Template:
 
     @property
     def after(self) -> tuple[int, ...]:
-        """The special tokens behind a text."""
+        """The special tokens after a text."""
         return tuple(token for token, segment in self.single[self._text :] if segment is not None)
 
     @property
@@ -51,7 +51,7 @@ class Template:
     def frame(self, parts: Sequence[Sequence[int]]) -> tuple[list[int], list[int]]:
         """Return one or two encoded texts between special tokens, and the segment of each token.
 
-        The second text is in segment 1, whatever the tokenizer says: some models have no segments.
+        The second text is in segment 1, regardless of the tokenizer: some models have no segments.
         """
         tokens, segments, latest = list[int](), list[int](), 0
         for token, segment in self.single if len(parts) == 1 else self.pair:

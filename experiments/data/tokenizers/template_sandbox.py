@@ -1,4 +1,4 @@
-"""The sandbox of chat templates: a process of its own, with limits, since a template comes from elsewhere."""
+"""The sandbox of chat templates: a child process with limits, because templates are untrusted."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ MISTAKES = (
 
 def render(template: str, variables: dict[str, Any]) -> str:
     """Return the text of a template. Raises ValueError where it fails or exceeds the limits."""
-    asked = json.dumps({"template": template, "variables": variables})
-    done = run_python(["-m", __name__], standard_input=asked, capture=True)
+    request = json.dumps({"template": template, "variables": variables})
+    done = run_python(["-m", __name__], standard_input=request, capture=True)
     if done.returncode:
-        raise ValueError(f"it takes more than {SECONDS} s or {GIB} GiB")
+        raise ValueError(f"it needs more than {SECONDS} s or {GIB} GiB")
     answer: dict[str, str] = json.loads(done.stdout)
     if "error" in answer:
         raise ValueError(answer["error"])
@@ -38,13 +38,13 @@ def render(template: str, variables: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    """Render what standard input asks for, and print the text or the error as JSON."""
+    """Render the request on standard input, and print the text or the error as JSON."""
     end_with_parent()
-    asked = json.load(sys.stdin)
+    request = json.load(sys.stdin)
     resource.setrlimit(resource.RLIMIT_AS, (GIB * 2**30, GIB * 2**30))
     resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
     try:
-        answer = {"text": _environment().from_string(asked["template"]).render(**asked["variables"])}
+        answer = {"text": _environment().from_string(request["template"]).render(**request["variables"])}
     except (TemplateError, *MISTAKES) as error:
         answer = {"error": str(error) or type(error).__name__}
     print(json.dumps(answer))
@@ -75,10 +75,10 @@ class _Namespace(Namespace):
     """Variables of a template, none of which can reach the interpreter."""
 
     def __init__(*args: Any, **kwargs: Any) -> None:
-        self, given = args[0], dict(*args[1:], **kwargs)
-        for name in given:
+        self, values = args[0], dict(*args[1:], **kwargs)
+        for name in values:
             _check_name(name)
-        Namespace.__init__(self, given)
+        Namespace.__init__(self, values)
 
     def __setitem__(self, name: str, value: Any) -> None:
         _check_name(name)
@@ -91,7 +91,7 @@ def _check_name(name: Any) -> None:
 
 
 def _to_json(value: Any, **options: Any) -> str:
-    """JSON with every character as it is: Jinja's own filter would escape HTML."""
+    """JSON without escapes: Jinja's filter would escape HTML."""
     return json.dumps(value, ensure_ascii=options.pop("ensure_ascii", False), **options)
 
 

@@ -1,4 +1,4 @@
-"""Texts as tokens, and the bytes of the text that each token stands for.
+"""Texts as tokens, and the bytes of the text of each token.
 
 Shapes: N tokens of a text, C characters, R runs of tokens.
 """
@@ -22,7 +22,7 @@ class TokenizedText:
     tokens_N: NDArray[np.integer]
     """Token ids, bos and eos included where the tokenizer adds them."""
     bytes_N: NDArray[np.integer]
-    """Bytes of the text, in UTF-8, that each token stands for. They sum to the bytes of the text, unless it
+    """Bytes of the text, in UTF-8, of each token. They sum to the bytes of the text, unless it
     has no token."""
     lossless: bool
     """True if decoding the tokens gives the text back."""
@@ -32,17 +32,17 @@ def tokenize_with_offsets(
     tokenizer: HFTokenizer,
     texts: Sequence[str],
     decode: Callable[[Iterable[int]], str],
-    before: Sequence[int] = (),
-    after: Sequence[int] = (),
+    prefix: Sequence[int] = (),
+    suffix: Sequence[int] = (),
 ) -> list[TokenizedText]:
-    """Tokenize texts, and count the bytes behind each token by its offsets in the text.
+    """Tokenize texts, and count the bytes of each token by its offsets in the text.
 
     Args:
         tokenizer: of the ``tokenizers`` package.
         texts: any text.
         decode: from tokens back to text.
-        before: special tokens that precede each text.
-        after: special tokens that follow each text.
+        prefix: special tokens that precede each text.
+        suffix: special tokens that follow each text.
 
     Raises:
         DataError: the package fails on a text.
@@ -55,22 +55,22 @@ def tokenize_with_offsets(
         raise DataError(f"the tokenizer fails on a text ({error}): mend its tokenizer.json") from None
     tokenized = []
     for text, encoding in zip(texts, encodings, strict=True):
-        bytes_N = np.zeros(len(before) + len(encoding) + len(after), dtype=np.int64)
+        bytes_N = np.zeros(len(prefix) + len(encoding) + len(suffix), dtype=np.int64)
         if len(encoding):
-            bytes_N[len(before) :][: len(encoding)] = bytes_of_tokens(text, encoding.offsets)
+            bytes_N[len(prefix) :][: len(encoding)] = bytes_of_tokens(text, encoding.offsets)
         else:
             bytes_N[:1] = len(text.encode())
-        tokens_N = np.array([*before, *encoding.ids, *after], dtype=np.uint32)
+        tokens_N = np.array([*prefix, *encoding.ids, *suffix], dtype=np.uint32)
         lossless = decode(encoding.ids) == text
         tokenized.append(TokenizedText(tokens_N=tokens_N, bytes_N=bytes_N, lossless=lossless))
     return tokenized
 
 
 def bytes_of_tokens(text: str, spans: Sequence[tuple[int, int]]) -> NDArray[np.int64]:
-    """Return the bytes of a text that each of its tokens (N,) stands for; their sum is that of the text.
+    """Return the bytes of a text for each of its tokens (N,); they sum to the bytes of the text.
 
     Characters that no span covers, such as white space that a pre-tokenizer drops, belong to the token that
-    follows, or to the last one. Tokens of one and the same span, such as the bytes of a character, share its
+    follows, or to the last one. Tokens with equal spans, such as the bytes of a character, share its
     bytes evenly.
 
     Args:

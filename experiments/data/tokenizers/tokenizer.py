@@ -1,11 +1,11 @@
 """From text to token ids and back: the settings of a tokenizer, its contract, and bytes as tokens.
 
-``bpe_tokenizer`` and ``folder_tokenizer`` hold the other kinds, ``make_tokenizer`` chooses between them.
+``bpe_tokenizer`` and ``folder_tokenizer`` hold the other types, ``make_tokenizer`` chooses between them.
 
 Four stages, each named in the config: normalization, pre-tokenization, the
 model, post-processing. Ids are laid out as in ``Vocabulary``: symbols, then
 pad, bos, eos, mask, then the sentinels. Bits per byte divide by the bytes of the
-text that the tokenizer was given (``TokenizedText``), whatever its tokens are called.
+input text of the tokenizer (``TokenizedText``), not by those of token names.
 
 Shapes: V vocabulary, N tokens of a text.
 """
@@ -44,12 +44,12 @@ class TokenizerConfig:
     """The four stages of a tokenizer."""
 
     kind: str = "bytes"
-    """``bytes`` (256 symbols, nothing to train), ``bpe`` (byte-level, trained on the training split) or
-    ``folder`` (the tokenizer of a Hugging Face folder or of a run, as it is)."""
+    """``bytes`` (256 symbols, not trained), ``bpe`` (byte-level, trained on the training split) or
+    ``folder`` (the tokenizer of a Hugging Face folder or of a run)."""
     path: str | None = None
     """The folder with its tokenizer.json (folder only)."""
     normalization: list[str] = field(default_factory=list)
-    """Stage 1, in order: nfc, nfd, nfkc, nfkd, lowercase, strip_accents. Empty changes nothing. What a
+    """Stage 1, in order: nfc, nfd, nfkc, nfkd, lowercase, strip_accents. Empty for none. What a
     normalization changes is lost, so that bits per byte are not comparable with those of other tokenizers."""
     pre_tokenization: list[str] = field(default_factory=lambda: ["byte_level"])
     """Stage 2, in order (bpe only): whitespace, digits, byte_level. Merges never cross a cut."""
@@ -81,8 +81,8 @@ class TokenizerConfig:
             raise ValueError(f"task.tokenizer.vocab_size={self.vocab_size} must hold the 256 bytes at least")
 
 
-def _check(key: str, values: Sequence[str], known: Iterable[str]) -> None:
-    names = list(known)
+def _check(key: str, values: Sequence[str], valid: Iterable[str]) -> None:
+    names = list(valid)
     for value in values:
         if value not in names:
             raise ValueError(f"task.tokenizer.{key}: '{value}' is unknown{nearest(value, names)}")
@@ -96,14 +96,14 @@ class TextTokenizer(ABC):
     """The bytes that spell each token id; empty for special tokens. A text that is normalized, or encoded by
     the tokenizer of a folder, need not have these bytes."""
     fixed_bytes_V: NDArray[np.uint32] | None = None
-    """Bytes of text behind each token id, where they are the same in every text; None where they depend on
+    """Bytes of text of each token id, where they are the same in every text; None where they depend on
     the text. Where they are fixed, the tokenizer is lossless."""
     unknown: int | None = None
-    """The id that stands for every word that the tokenizer does not know; None without one."""
+    """The id of unknown words; None without one."""
 
     @abstractmethod
     def encode_documents(self, texts: Sequence[str]) -> list[TokenizedText]:
-        """Tokens of whole documents, post-processing included."""
+        """Tokens of complete documents, post-processing included."""
 
     def lossless_text(self, tokens_N: NDArray[np.integer]) -> TokenizedText:
         """Return the tokens of a text with the fixed number of bytes of each."""
@@ -115,7 +115,7 @@ class TextTokenizer(ABC):
         """Token ids of a piece of text, without bos or eos. Special tokens cannot be written in text."""
 
     def check_known(self, count_V: NDArray[np.int64], split: str) -> None:
-        """Raise DataError where no token of a split says anything about its text.
+        """Raise DataError where all tokens of a split are unknown or special.
 
         Args:
             count_V: how often each token occurs in it.
@@ -131,8 +131,8 @@ class TextTokenizer(ABC):
             )
 
     def encode_prompt(self, text: str) -> list[int]:
-        """Token ids of a prompt, with all that its model is to read: here the text alone, because the
-        objective begins it. The tokenizer of a folder writes special tokens by its own rules."""
+        """Token ids of a prompt, with all that its model reads: here only the text, because the objective
+        adds the begin token. The tokenizer of a folder adds special tokens by its rules."""
         return self.encode(text)
 
     def frame(self, parts: Sequence[Sequence[int]]) -> tuple[list[int], list[int]]:
@@ -151,12 +151,12 @@ class TextTokenizer(ABC):
         """Writes into ``folder`` what was learned from the training text, if anything was."""
 
     def decode(self, tokens: Iterable[int]) -> str:
-        """The text behind tokens; special tokens vanish, bytes that are no UTF-8 become U+FFFD."""
+        """The text of tokens; special tokens are dropped, bytes that are not UTF-8 become U+FFFD."""
         return b"".join(self.token_bytes[int(t)] for t in tokens).decode("utf-8", errors="replace")
 
     @property
     def fingerprint(self) -> str:
-        """Identifies what each id stands for: weights of one tokenizer mean nothing to another."""
+        """Identifies the meaning of ids: weights are only valid with one tokenizer."""
         return hashlib.sha256(repr(self.token_bytes).encode()).hexdigest()[:16]
 
 
@@ -187,11 +187,11 @@ class ByteTokenizer(TextTokenizer):
         return list(normalized.encode())
 
     def save(self, folder: Path) -> None:
-        pass  # nothing is learned
+        pass  # without training
 
 
 def _byte_level(normalizer: normalizers.Normalizer) -> HFTokenizer:
-    """Return a tokenizer of the package whose ids are bytes, with their offsets before normalization."""
+    """Return a tokenizer of the package with bytes as ids, and their offsets before normalization."""
     tokenizer = HFTokenizer(models.BPE(byte_level_alphabet(), []))
     tokenizer.normalizer = normalizer  # type: ignore[assignment]
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)  # type: ignore[assignment]

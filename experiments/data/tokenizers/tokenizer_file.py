@@ -17,13 +17,16 @@ from experiments.runtime.errors import DataError
 
 
 def read_tokenizer(folder: Path) -> HFTokenizer:
-    """Return the tokenizer of a folder, with the tokens that the files beside it name. Raises DataError."""
+    """Return the tokenizer of a folder, with the tokens that other files of the folder name.
+
+    Raises DataError.
+    """
     path = folder / "tokenizer.json"
     if not path.is_file():
         raise DataError(f"{path}: there is no such file; name a folder that has a tokenizer.json")
     try:
         tokenizer = HFTokenizer.from_file(str(path))
-    except Exception as error:  # the package raises nothing more specific
+    except Exception as error:  # the package raises no subclass
         raise DataError(f"{path}: unreadable ({error})") from None
     tokenizer.no_padding()
     tokenizer.no_truncation()
@@ -33,26 +36,29 @@ def read_tokenizer(folder: Path) -> HFTokenizer:
 
 
 def _add_named_tokens(tokenizer: HFTokenizer, folder: Path) -> None:
-    """Add the tokens that only the files beside tokenizer.json name, as the library of these folders does."""
-    settings, known = read_json(folder / "tokenizer_config.json"), tokenizer.get_vocab(with_added_tokens=True)
+    """Add tokens that are only in files other than tokenizer.json, as the ``transformers`` library does."""
+    settings, vocabulary = (
+        read_json(folder / "tokenizer_config.json"),
+        tokenizer.get_vocab(with_added_tokens=True),
+    )
     listed = settings.get("added_tokens_decoder") or {}
     ordered = [listed[i] for i in sorted(listed, key=int)] if isinstance(listed, dict) else []
     options = ("single_word", "lstrip", "rstrip", "normalized", "special")
     for token in ordered:
-        if token["content"] not in known:
-            given = {name: token[name] for name in options if name in token}
-            tokenizer.add_tokens([AddedToken(token["content"], **given)])
-    named = [*special_names(folder).values(), *(settings.get("additional_special_tokens") or [])]
-    missing = [name for name in named if isinstance(name, str) and name not in known]
+        if token["content"] not in vocabulary:
+            flags = {name: token[name] for name in options if name in token}
+            tokenizer.add_tokens([AddedToken(token["content"], **flags)])
+    names = [*special_names(folder).values(), *(settings.get("additional_special_tokens") or [])]
+    missing = [name for name in names if isinstance(name, str) and name not in vocabulary]
     special = [AddedToken(name, special=True, normalized=False) for name in missing if name]
     if special:
         tokenizer.add_special_tokens(special)
 
 
 def spelling_rule(tokenizer: dict[str, Any]) -> Callable[[str], bytes]:
-    """Return a function from a token's name to the bytes that it spells, by the kind of tokenizer.
+    """Return a function from a token's name to the bytes that it spells, by the type of tokenizer.
 
-    They identify and show a token. What it stands for in a text is up to the text (``TokenizedText``).
+    They identify and print a token. Its bytes in a text depend on the text (``TokenizedText``).
     """
     parts = json.dumps([tokenizer["pre_tokenizer"], tokenizer["decoder"]], ensure_ascii=False)
     if '"ByteLevel"' in parts:
@@ -69,10 +75,10 @@ def spelling_rule(tokenizer: dict[str, Any]) -> Callable[[str], bytes]:
 
 
 def unknown_token(tokenizer: dict[str, Any], tokens: dict[str, int]) -> int | None:
-    """Return the id of the token of unknown words, which the kinds of models name each in its own way."""
+    """Return the id of the unknown token, which has a different key in each type of model."""
     model = tokenizer["model"]
-    number = model.get("unk_id")
-    return number if isinstance(number, int) else tokens.get(model.get("unk_token"))
+    index = model.get("unk_id")
+    return index if isinstance(index, int) else tokens.get(model.get("unk_token"))
 
 
 def _is_byte(token: str) -> bool:

@@ -49,12 +49,12 @@ class Vocabulary:
 
     @property
     def end(self) -> tuple[int, ...]:
-        """The tokens behind a text that a model reads as a whole."""
+        """The tokens after a text that a model reads at once."""
         return (self.eos,)
 
     @property
     def pair_frame(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """The tokens before and behind each text of a pair that an encoder-decoder reads and writes."""
+        """The tokens before and after each text of a pair that an encoder-decoder reads and generates."""
         return (), (self.eos,)
 
     @property
