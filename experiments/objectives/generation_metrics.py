@@ -46,14 +46,14 @@ def generated_examples(score: Score, texts: Sequence[str], batch: Batch) -> list
 def source_prompts(batch: Batch) -> list[list[int]]:
     """The sources of a batch of pairs, without their end tokens."""
     kept_BT = batch.valid_BT & ~batch.answer_BT
-    return [row[kept].tolist()[:-1] for row, kept in zip(batch.tokens_BT, kept_BT, strict=True)]
+    return [row[is_source].tolist()[:-1] for row, is_source in zip(batch.tokens_BT, kept_BT, strict=True)]
 
 
 def ended_answers(batch: Batch, room: int, vocabulary: Vocabulary) -> Batch:
-    """The batch with each answer followed by end tokens up to ``room`` tokens, which are answers too.
+    """The batch with each answer padded with end tokens to ``room`` tokens, which are also answers.
 
-    A model that unmasks learns so how long an answer is, as in LLaDA (arXiv 2502.09992, section 2.3); the
-    number of masked positions does not tell.
+    A model that unmasks learns the length of an answer in this way, as in LLaDA (arXiv 2502.09992, section
+    2.3), because the count of masked positions does not reveal it.
     """
     answer_BT = batch.answer_BT & batch.valid_BT
     first_B1 = answer_BT.int().argmax(1, keepdim=True)
@@ -83,12 +83,12 @@ def generation_metrics(
     """Bits per byte of the targets, BLEU, ROUGE and exact match; the metric named ``first`` leads."""
     nats_N, bytes_N = (np.array([getattr(r, name) for r in records]) for name in ("nats", "bytes"))
     if bytes_N.sum() == 0:
-        raise DataError(f"all targets of the {split} split are empty: there is nothing to score")
+        raise DataError(f"all targets of the {split} split are empty: no bytes to score")
 
     def pooled(index: np.ndarray) -> float:
         return float(bits_per_byte(nats_N[index].sum(), bytes_N[index].sum()))
 
-    found = [
+    metrics = [
         bits_per_byte_metric(
             pooled(np.arange(len(records))),
             split=split,
@@ -98,4 +98,4 @@ def generation_metrics(
         ),
         *text_metrics([r.text for r in records], [r.reference for r in records], split, search),
     ]
-    return sorted(found, key=lambda metric: metric.name != first)
+    return sorted(metrics, key=lambda metric: metric.name != first)

@@ -34,7 +34,7 @@ class View:
 
     tokens_BT: Tensor
     valid_BT: Tensor | None
-    """False at padding; None when nothing is padded, so that attention needs no mask."""
+    """False at padding; None without padding, so that attention needs no mask."""
     target_BT: Tensor
     """The token to predict at each position (any where the weight is 0)."""
     weight_BT: Tensor
@@ -50,12 +50,12 @@ class View:
     time_B: Tensor | None = None
     """The masked fraction of each sequence, for backbones with a time embedding."""
     clean_BT: Tensor | None = None
-    """The clean tokens that later blocks read, where ``tokens_BT`` is noisy and read by its own block alone;
-    None where there is one copy only."""
+    """The clean tokens that later blocks read, where ``tokens_BT`` is noisy and read only by its block;
+    None if there is only one copy."""
     label_B: Tensor | None = None
-    """The label of each sequence as a whole, where the objective predicts one."""
+    """The label of each sequence, where the objective predicts one."""
     scored_BT: Tensor | None = None
-    """True where the model is asked for logits; None where it gives them everywhere. In CPU memory."""
+    """True where the model computes logits; None for all positions. In CPU memory."""
 
     def rows(self, start: int, stop: int) -> View:
         """The view of a micro-batch."""
@@ -88,7 +88,7 @@ class View:
         return 1 if self.clean_BT is None else 2
 
     def scored(self) -> View:
-        """Targets and weights in one row (1, N), as the logits are where ``scored_BT`` asks for N."""
+        """Targets and weights in one row (1, N), like the logits where ``scored_BT`` selects N positions."""
         if self.scored_BT is None:
             return self
         index_N = flat_indices(self.scored_BT, self.target_BT.device)
@@ -97,14 +97,14 @@ class View:
 
     def run(self, model: Backbone) -> Output:
         """Run the model on this view."""
-        places = ("documents_BT", "segments_BT", "time_B", "clean_BT", "scored_BT")
-        optional = (*places, "source_BS", "source_valid_BS")
-        given = {name: value for name in optional if (value := getattr(self, name)) is not None}
-        if "segments_BT" in given and not model.takes_segments:
-            del given["segments_BT"]
-        if "time_B" in given and not model.takes_time:
-            del given["time_B"]
-        return model(self.tokens_BT, valid_BT=self.valid_BT, **given)
+        per_position = ("documents_BT", "segments_BT", "time_B", "clean_BT", "scored_BT")
+        optional = (*per_position, "source_BS", "source_valid_BS")
+        inputs = {name: value for name in optional if (value := getattr(self, name)) is not None}
+        if "segments_BT" in inputs and not model.takes_segments:
+            del inputs["segments_BT"]
+        if "time_B" in inputs and not model.takes_time:
+            del inputs["time_B"]
+        return model(self.tokens_BT, valid_BT=self.valid_BT, **inputs)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,9 +113,9 @@ class TokenScores:
 
     nats_BT: Tensor
     tokens_BT: Tensor
-    """Tokens that the nats stand for: 1 where a token is scored, 0 where it is not. Where an estimator
-    draws some of the tokens, the weights that it gives them; their sum is the number of scored tokens, or has
-    it as its mean."""
+    """Tokens that the nats were measured on: 1 where a token is scored, 0 where it is not. Where an estimator
+    samples tokens, their weights; their sum is the number of scored tokens, exactly or in
+    expectation."""
     bytes_BT: Tensor
 
     @classmethod
@@ -144,7 +144,7 @@ class Score:
     by_token: TokenScores | None = None
     """The same by token, of windows of text; None where the objective does not say."""
     slices_BK: Tensor | None = None
-    """Sums over slices of the tokens, set by the evaluation that asks for them."""
+    """Sums over slices of the tokens, set by evaluations with slices."""
     records: Sequence[Any] = ()
     """An entry for each sequence, from which ``Objective.summarise`` computes its metrics."""
 
@@ -155,15 +155,15 @@ class Objective(ABC):
     Config: ClassVar[type]
     likelihood: Likelihood
     continues: bool = True
-    """True where a sample continues its prompt; False where it is an answer that stands by itself."""
+    """True where a sample continues its prompt; False where it is a separate answer."""
     complete_prompts: ClassVar[bool] = False
     """True where prompts come with all their special tokens, written by the tokenizer of a folder."""
     gives_time: ClassVar[bool] = False
     """True where views say how much of them is masked, for backbones with a time embedding."""
     draws: ClassVar[bool] = True
-    """False where a training view draws nothing: that of some examples is then a part of that of all."""
+    """False where training views are deterministic; the view of a subset is then part of the full view."""
     targets: ClassVar[str] = "tokens"
-    """The kind of targets it learns to predict; must be the task's ``targets``."""
+    """The type of targets it learns to predict; must be the task's ``targets``."""
 
     def __init__(self, config: object, task: Task) -> None:
         self.config = config
@@ -173,16 +173,16 @@ class Objective(ABC):
     @classmethod
     @abstractmethod
     def missing_capability(cls, capabilities: Capabilities) -> str | None:
-        """Return what a backbone of these capabilities lacks to be trained, in words; None for nothing."""
+        """Return a description of a capability that training needs and the backbone lacks, or None."""
 
     @classmethod
     def for_backbone(cls, capabilities: Capabilities) -> type[Objective]:
-        """The class that trains such backbones: this one, or the form it takes for them."""
+        """The class that trains such backbones: this one, or its variant for them."""
         return cls
 
     @classmethod
     def incompatibility(cls, task: type[Task]) -> str | None:
-        """Return None if the objective can train on the task; else why not, in words."""
+        """Return None if the objective can train on the task; else the reason."""
         if task.targets == cls.targets:
             return None
         return f"the task asks for {task.targets}, the objective learns {cls.targets}"
@@ -193,7 +193,7 @@ class Objective(ABC):
 
     @property
     def longest(self) -> int:
-        """The longest sequence or source that a model is shown, in training and evaluation."""
+        """The longest sequence or source of a model, in training and evaluation."""
         return self.task.sequence_length
 
     @abstractmethod
@@ -202,14 +202,14 @@ class Objective(ABC):
 
     @abstractmethod
     def answer_view(self, batch: Batch) -> View:
-        """A view that hides every answer and scores exactly the answers, each once, nothing drawn."""
+        """A deterministic view that hides every answer and scores exactly the answers, each once."""
 
     def logits(self, output: Output, view: View) -> Tensor:
         """The logits (B, T, V), with -inf where a token can never be the answer."""
         return output.logits_BTV
 
     def nats(self, output: Output, view: View) -> Tensor:
-        """Weighted cross-entropy of each position, (B, T), float32 whatever the model."""
+        """Weighted cross-entropy of each position, (B, T), float32 for every dtype of the model."""
         return weighted_cross_entropy(self.logits(output, view), view)
 
     def loss(self, output: Output, view: View) -> tuple[Tensor, Tensor]:
@@ -232,7 +232,7 @@ class Objective(ABC):
     def evaluate(self, model: Backbone, batch: Batch, generators: Sequence[torch.Generator]) -> Score:
         """Score each sequence: likelihood of text, or accuracy of answers.
 
-        Each sequence draws from its own generator, so its score does not depend on its neighbours.
+        Each sequence has a separate generator, so its score does not depend on its neighbours.
         """
         if batch.whole:
             return self.likelihood_score(model, batch, generators)
@@ -259,7 +259,7 @@ class Objective(ABC):
     ) -> PrefillState:
         """Return the prefill of a model that generates from left to right, before it continues each prompt.
 
-        There is room for ``max_tokens`` more. Raises DataError where this objective trains no such model.
+        It has space for ``max_tokens`` more. Raises DataError where this objective trains no such model.
         """
         raise DataError(f"{type(self).__name__} trains no model that writes from left to right")
 
@@ -279,7 +279,7 @@ class Objective(ABC):
         Args:
             prompts: symbols, without begin or end tokens, unless ``complete_prompts``.
             generators: one for each prompt, so that a sample does not depend on the other prompts.
-            stop: tokens that end a sequence; they are kept. No other special token is ever generated.
+            stop: tokens that end a sequence, inclusive. No other special token is ever generated.
             on_token: called with row and token as each is generated, where that is one by one.
         """
         return generate(
@@ -295,7 +295,7 @@ class Objective(ABC):
 
 
 def weighted_cross_entropy(logits_BTV: Tensor, view: View, never: int | None = None) -> Tensor:
-    """Cross-entropy at each position times its weight, shape (B, T), in float32 whatever the logits.
+    """Cross-entropy at each position times its weight, shape (B, T), in float32 for any dtype of logits.
 
     The logit of ``never`` counts as minus infinity.
     """
@@ -309,12 +309,12 @@ def documents(shown_BT: Tensor, vocabulary: Vocabulary) -> Tensor:
 
 
 def row_noise(generators: Sequence[torch.Generator], length: int) -> Tensor:
-    """Uniform numbers (B, T), each row drawn from its own generator."""
+    """Uniform values (B, T), each row drawn from a separate generator."""
     return torch.stack([torch.rand(length, generator=generator) for generator in generators])
 
 
 def in_text_order(values_BY: Tensor, view: View, scored_BT: Tensor) -> Tensor:
-    """Return what a view scores at its own positions at those of the text, (B, T), on the CPU; 0 elsewhere.
+    """Move values from the positions of a view to those of the text, (B, T), on the CPU; 0 elsewhere.
 
     The view scores exactly the tokens ``scored_BT``, in their order.
     """

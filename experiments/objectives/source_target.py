@@ -37,8 +37,8 @@ def cut_out(
     """Return the view whose decoder predicts the cut tokens; it begins with the padding token, as in T5.
 
     Args:
-        batch: its ``tokens_BT`` are to be predicted, its ``context_BT`` are shown. Padding is left out.
-        cut_BT: True at the tokens that go to the target.
+        batch: its ``tokens_BT`` are to be predicted, its ``context_BT`` are visible. Padding is left out.
+        cut_BT: True at the tokens that move to the target.
         marked_B: rows in which each run of cut tokens leaves a sentinel in the source and begins with
             the same one in the target; None for no row.
         modes_B: a token to begin each source with.
@@ -47,7 +47,7 @@ def cut_out(
         num_marks: sentinels that may be used; None for all of the vocabulary.
 
     Raises:
-        DataError: a row has more runs than there are sentinels, or nothing is left for its source.
+        DataError: a row has more runs than there are sentinels, or its source is empty.
     """
     cut_BT = cut_BT & batch.valid_BT
     marked_B = torch.zeros(len(cut_BT), dtype=torch.bool) if marked_B is None else marked_B
@@ -71,7 +71,7 @@ def cut_out(
         in_target_BJ = F.pad(in_target_BJ, (0, 1), value=True)
         scored_BJ = F.pad(scored_BJ, (0, 1), value=score_all)
     if not in_source_BT.any(1).all():
-        raise DataError("an example has nothing before its first answer: there is no source to read")
+        raise DataError("an example has no tokens before its first answer: there is no source to read")
 
     def target(tokens_BT: Tensor) -> Tensor:
         pairs_BJ = torch.stack([sentinel_BT, tokens_BT], dim=2).flatten(1)
@@ -101,7 +101,7 @@ def source_target_view(
 ) -> View:
     """A view of right-padded sources and targets; the decoder reads ``begin`` and its target one step late.
 
-    ``shown_BY`` is the target as later positions may read it. Masks are left out where nothing is padded.
+    ``shown_BY`` is the target that later positions may read. Masks are left out if there is no padding.
     """
     return View(
         tokens_BT=F.pad(shown_BY[:, :-1], (1, 0), value=begin),
@@ -115,7 +115,7 @@ def source_target_view(
 
 
 def keep(x_BJ: Tensor, keep_BJ: Tensor, padding: int | bool) -> Tensor:
-    """The kept entries of each row in order, filled up on the right to the row that keeps most."""
+    """The selected entries of each row in order, padded on the right to the longest row."""
     counts_B = keep_BJ.sum(1)
     length = int(counts_B.max())
     order_BJ = (~keep_BJ).byte().argsort(dim=1, stable=True)[:, :length]

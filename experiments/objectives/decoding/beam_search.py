@@ -1,7 +1,7 @@
-"""Beam search: the most likely continuation, as far as a few hypotheses at a time can find it.
+"""Beam search: the most likely continuation, approximated with a few hypotheses at a time.
 
 The rules are those of the ``transformers`` library, so results agree with it:
-twice as many candidates as beams are kept, those among the best ``num_beams`` that
+there are twice as many candidates as beams, those among the best ``num_beams`` that
 end are finished, and a score is the log-probability over length ** length_penalty.
 
 Shapes: R running hypotheses of all sequences, K those of one sequence, V vocabulary.
@@ -112,19 +112,19 @@ def beam_search(
         going: list[_Search] = []
         parents: list[int] = []
         for search in active:
-            first = search.first
-            log_p_KV = log_p_RV[first : first + len(search.running)]
+            start_row = search.first
+            log_p_KV = log_p_RV[start_row : start_row + len(search.running)]
             rows = _extend(search, log_p_KV, config, length == max_tokens, stop)
             if _may_improve(search, config, length, max_tokens):
                 search.first = len(parents)
-                parents += [first + row for row in rows]
+                parents += [start_row + row for row in rows]
                 going.append(search)
         if not going:
             break
         active = going
         start.state.select(parents)
-        last = [tokens[-1] for search in active for _, tokens in search.running]
-        token_R1 = torch.tensor(last, device=logits_RV.device)[:, None]
+        last_tokens = [tokens[-1] for search in active for _, tokens in search.running]
+        token_R1 = torch.tensor(last_tokens, device=logits_RV.device)[:, None]
         logits_RV = model.step(token_R1, start.state)[:, -1]
     return [search.finished for search in searches]
 
@@ -135,18 +135,20 @@ def _extend(
     """Extend every running hypothesis by a token; return the parent (0..K-1) of each that still runs."""
     vocab_size = log_p_KV.shape[-1]
     total_KV = log_p_KV + torch.tensor([log_p for log_p, _ in search.running], dtype=torch.float64)[:, None]
-    # So many that num_beams are left to run even if all the others end.
-    kept = max(2, 1 + len(stop)) * config.num_beams
-    best = total_KV.flatten().topk(min(kept, total_KV.numel()))
+    # Enough that num_beams still run even if all other candidates end.
+    num_candidates = max(2, 1 + len(stop)) * config.num_beams
+    candidates = total_KV.flatten().topk(min(num_candidates, total_KV.numel()))
     running: list[tuple[float, list[int]]] = []
     parents: list[int] = []
-    for place, (log_p, index) in enumerate(zip(best.values.tolist(), best.indices.tolist(), strict=True)):
+    for rank, (log_p, index) in enumerate(
+        zip(candidates.values.tolist(), candidates.indices.tolist(), strict=True)
+    ):
         parent, token = divmod(index, vocab_size)
         tokens = [*search.running[parent][1], token]
         if log_p == -torch.inf:
             break
         if token in stop or at_end:
-            if place < config.num_beams:
+            if rank < config.num_beams:
                 score = log_p / len(tokens) ** config.length_penalty
                 search.finished.append(Hypothesis(tokens=tokens, log_p=log_p, score=score))
         elif len(running) < config.num_beams:
@@ -166,5 +168,5 @@ def _may_improve(search: _Search, config: BeamConfig, length: int, max_tokens: i
     if config.early_stopping == "full":
         return False
     favourable = config.early_stopping == "never" and config.length_penalty > 0
-    best = search.running[0][0] / (max_tokens if favourable else length) ** config.length_penalty
-    return best > search.finished[-1].score
+    best_score = search.running[0][0] / (max_tokens if favourable else length) ** config.length_penalty
+    return best_score > search.finished[-1].score

@@ -26,7 +26,7 @@ class Constraints:
     min_new_tokens: int = 0
     """Generated tokens before a text may end."""
     forced_bos_token_id: int | None = None
-    """The first token behind a prompt of a single token, such as a decoder's start."""
+    """The first token after a prompt of a single token, such as a decoder's start."""
     forced_eos_token_id: tuple[int, ...] = ()
     """The last token, where a text is as long as it may become."""
     suppress_tokens: tuple[int, ...] = ()

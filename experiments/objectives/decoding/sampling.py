@@ -23,19 +23,19 @@ from experiments.objectives.decoding.steps import make_steps
 
 @dataclass(frozen=True, kw_only=True)
 class SamplingConfig:
-    """Settings of sampling. The defaults sample the model's own distribution."""
+    """Settings of sampling. The defaults sample the distribution of the model."""
 
     temperature: float = 1.0
-    """Logits are divided by it; 0 takes the most likely token."""
+    """Logits are divided by it; 0 for the most likely token."""
     top_k: int | None = None
     """Keep the k most likely tokens; null keeps all (Fan et al. 2018)."""
     top_p: float | None = None
-    """Keep the fewest tokens whose probabilities reach p; null keeps all (Holtzman et al. 2020)."""
+    """Keep the fewest tokens with a total probability of p; null keeps all (Holtzman et al. 2020)."""
     min_p: float | None = None
     """Keep tokens at least this fraction as likely as the best; null keeps all (Nguyen et al. 2024)."""
     repetition_penalty: float = 1.0
     """Logits of tokens of the prompt or generated before are divided by it where positive, multiplied where
-    negative; 1 changes nothing (Keskar et al. 2019, section 4.1)."""
+    negative; 1 for no penalty (Keskar et al. 2019, section 4.1)."""
 
     def __post_init__(self) -> None:
         if self.temperature < 0:
@@ -60,7 +60,7 @@ class PrefillState:
     """The decoding state and the tokens to prefill before the first token is generated."""
 
     state: DecodingState
-    """Empty but for the source, with room for prompt and generated tokens."""
+    """Empty but for the source, with space for prompt and generated tokens."""
     unread_BT: Tensor
     """Tokens of the prompts, to be prefilled."""
     valid_BT: Tensor | None = None
@@ -71,7 +71,7 @@ def process(logits_XV: Tensor, config: SamplingConfig, seen_XV: Tensor | None = 
     """Apply all settings to logits (..., V); -inf where a token may not be drawn.
 
     ``seen_XV`` is True at the tokens of each sequence so far; only the repetition penalty reads it.
-    A temperature of 0 divides by nothing: the caller takes the largest.
+    A temperature of 0 leaves the logits as they are: the caller uses the argmax.
     """
     logits_XV = logits_XV.float() if logits_XV.dtype.itemsize < 4 else logits_XV
     if seen_XV is not None:
@@ -100,7 +100,7 @@ def penalise(logits_XV: Tensor, seen_XV: Tensor, penalty: float) -> Tensor:
 
 
 def draw(logits_BXV: Tensor, config: SamplingConfig, generators: Sequence[torch.Generator]) -> Tensor:
-    """Draw tokens (B, ...) from processed logits, each row from its own generator.
+    """Draw tokens (B, ...) from processed logits, each row from the generator of its sequence.
 
     The largest of logits plus Gumbel noise, in float64: float32 cuts the noise off (Zheng et al. 2024,
     arXiv 2409.02908).
@@ -165,7 +165,7 @@ def generate(
 ) -> list[list[int]]:
     """Generate up to ``max_tokens`` tokens after each prompt, one a step.
 
-    A sequence ends with the first token of ``stop``, which is kept; it then leaves the batch. On a GPU the
+    A sequence ends with the first token of ``stop``, inclusive, and then leaves the batch. On a GPU the
     steps are a CUDA graph where they can be (``steps.make_steps``).
 
     Args:

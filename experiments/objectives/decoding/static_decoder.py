@@ -1,11 +1,11 @@
 """Decode one token after another by operations of fixed shapes, as a CUDA graph must repeat them.
 
-``Backbone.step`` reads as much of a cache as is filled, so that its shapes grow with the text. Here the
-position is a number in a tensor: every slot of a cache is read, and those behind the position are masked. The
-token is the same up to rounding; it costs a pass over all the room there is, and saves a GPU some hundred
+``Backbone.step`` reads the filled part of a cache, so that its shapes grow with the text. Here the position
+is the value of a tensor: every slot of a cache is read, and those after the position are masked. The token is
+the same up to rounding. Reading the full cache costs more time, and a graph saves a GPU some hundred
 launches.
 
-Nothing in the models is made for this: the caches of a decoding state are replaced by static ones.
+Models need no changes for this: static caches replace those of a decoding state.
 
 Shapes: B batch, G key/value heads, S slots, E width of a stream, V vocabulary.
 """
@@ -36,13 +36,13 @@ from architectures.layers.moe.experts import Experts
 WARMUP = 3
 """Steps before one is recorded, in which libraries choose their kernels; PyTorch advises as many."""
 WITHOUT_WAITS = ("grouped", "reference")
-"""Ways to run experts in which the host reads nothing and all shapes are known."""
+"""Dispatch methods of experts without reads by the host and with fixed shapes."""
 
 
 def problem(model: Backbone, state: DecodingState) -> str:
     """Return why the next tokens cannot be decoded by operations of fixed shapes; empty where they can.
 
-    Nothing is read from the device.
+    This does not read from the device.
     """
     if not isinstance(model, Stack | EncoderDecoder) or model.capabilities.blockwise:
         return "it takes a stack of blocks or an encoder-decoder that reads one token at a time"
@@ -61,7 +61,7 @@ def problem(model: Backbone, state: DecodingState) -> str:
             if part.watcher is not None:
                 return "the host records where each token is routed"
         if isinstance(part, SoftmaxAttention) and part.kernel(masked=False, cuda=True) == "flex":
-            return "FlexAttention makes its block mask anew in each step"
+            return "FlexAttention builds its block mask again in each step"
     return ""
 
 
@@ -83,8 +83,8 @@ class StaticCache(Cache):
             _put(cache.streams, streams_BGTE, position_1)
             return cache.streams, slots_1S
         dtype, count = streams_BGTE[0].dtype, len(streams_BGTE)
-        wholes, scales = zip(*(quantise(stream) for stream in streams_BGTE), strict=True)
-        _put(cache.streams, [*wholes, *scales], position_1)
+        values, scales = zip(*(quantise(stream) for stream in streams_BGTE), strict=True)
+        _put(cache.streams, [*values, *scales], position_1)
         stored = zip(cache.streams[:count], cache.streams[count:], strict=True)
         return [whole.to(dtype) * scale.to(dtype) for whole, scale in stored], slots_1S
 
@@ -103,20 +103,20 @@ class StaticDecoder:
 
         Args:
             model: in evaluation.
-            state: of the model, started with room for ``tokens`` more.
+            state: of the model, with space for ``tokens`` more.
             tokens: that are decoded at most.
 
         Raises:
-            ValueError: there are no steps of fixed shapes for them, or there is no room.
+            ValueError: there are no steps of fixed shapes for them, or no space.
         """
         if reason := problem(model, state):
             raise ValueError(f"no step of fixed shapes: {reason}")
         assert isinstance(model, Stack | EncoderDecoder)
         device = next(model.parameters()).device
-        self.room = state.length + tokens
+        self.capacity = state.length + tokens
         for cache in _caches(state.layers):
             if isinstance(cache, ContiguousCache):
-                check_room(cache.capacity, self.room)
+                check_room(cache.capacity, self.capacity)
         self.model = model
         self.score_bias = model.score_bias if isinstance(model, Stack) else model.decoder_bias
         self.state = DecodingState(lengths=state.lengths, layers=[_static(layer) for layer in state.layers])
@@ -127,7 +127,7 @@ class StaticDecoder:
 
     def __call__(self, token_B1: Tensor) -> Tensor:
         """Return logits (B, 1, V) of the next token. After ``capture`` the next call overwrites them."""
-        check_room(self.room, self.state.length + 1)
+        check_room(self.capacity, self.state.length + 1)
         self.token_B1.copy_(token_B1)
         if self.graph is None:
             self.logits_B1V = self._run()
@@ -146,19 +146,19 @@ class StaticDecoder:
 
     @torch.no_grad()
     def capture(self) -> None:
-        """Record a step as a CUDA graph, which ``__call__`` repeats; the state stays as it is.
+        """Record a step as a CUDA graph, which ``__call__`` repeats; the state is unchanged.
 
         The keys and values that a trial leaves in a slot are overwritten before they are read; recurrent
         states are restored. Under autocast the weights that were cast in a trial are read by the graph: it
-        must not outlive the outermost autocast context, which keeps them.
+        must not outlive the outermost autocast context, which owns them.
         """
-        check_room(self.room, self.state.length + 1)
+        check_room(self.capacity, self.state.length + 1)
         recurrent = list(_tensors(self.state.layers))
-        kept = [(each, each.clone()) for each in (self.position_1, *recurrent)]
+        saved = [(tensor, tensor.clone()) for tensor in (self.position_1, *recurrent)]
 
         def restore() -> None:
-            for each, before in kept:
-                each.copy_(before)
+            for tensor, value in saved:
+                tensor.copy_(value)
 
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
@@ -174,7 +174,7 @@ class StaticDecoder:
 
 
 def _put(streams_BGSE: list[Tensor], new_BG1E: list[Tensor], slot_1: Tensor) -> None:
-    """Write one token of every row to the slot whose number is in a tensor."""
+    """Write one token of every row to the slot with the index ``slot_1``."""
     for stored, new in zip(streams_BGSE, new_BG1E, strict=True):
         stored.index_copy_(2, slot_1, new.to(stored.dtype))
 
@@ -184,23 +184,23 @@ def _static(value: Any) -> Any:
     if isinstance(value, ContiguousCache | RingCache):
         return StaticCache(value)
     if isinstance(value, dict):
-        return {name: _static(each) for name, each in value.items()}
-    return [_static(each) for each in value] if isinstance(value, list) else value
+        return {name: _static(item) for name, item in value.items()}
+    return [_static(item) for item in value] if isinstance(value, list) else value
 
 
 def _leaves(value: Any) -> Iterator[Any]:
-    """Yield what dicts, lists and tuples in the state of layers hold in the end."""
+    """Yield the leaves of nested dicts, lists and tuples."""
     if isinstance(value, dict | list | tuple):
-        for each in value.values() if isinstance(value, dict) else value:
-            yield from _leaves(each)
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from _leaves(item)
     else:
         yield value
 
 
 def _caches(value: Any) -> Iterator[Cache]:
-    return (each for each in _leaves(value) if isinstance(each, Cache))
+    return (leaf for leaf in _leaves(value) if isinstance(leaf, Cache))
 
 
 def _tensors(value: Any) -> Iterator[Tensor]:
     """Yield the tensors in the state of layers, without those of caches."""
-    return (each for each in _leaves(value) if isinstance(each, Tensor))
+    return (leaf for leaf in _leaves(value) if isinstance(leaf, Tensor))

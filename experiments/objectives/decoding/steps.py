@@ -14,7 +14,7 @@ from architectures.kernels import pointwise
 from experiments.objectives.decoding.static_decoder import StaticDecoder, problem
 
 FEWEST = 32
-"""Tokens from which on a graph is captured: that takes the time of some steps."""
+"""Tokens from which on a graph is captured: capturing costs the time of a few steps."""
 
 
 class Steps:
@@ -33,7 +33,7 @@ class Steps:
 
 
 class StaticSteps(Steps):
-    """Steps of fixed shapes. Rows that have ended stay in the batch, and nothing of theirs is read."""
+    """Steps of fixed shapes. Rows that have ended stay in the batch, but their tokens are ignored."""
 
     def __init__(self, decoder: StaticDecoder) -> None:
         self._decoder = decoder
@@ -49,11 +49,11 @@ class StaticSteps(Steps):
 
 
 def make_steps(model: Backbone, state: DecodingState, tokens: int) -> Steps:
-    """Return the steps by which up to ``tokens`` more are decoded; ``state`` belongs to them from now on.
+    """Return the steps by which up to ``tokens`` more are decoded; ``state`` must not be used afterwards.
 
     A CUDA graph, for a model on a GPU that one process decodes, where a step has fixed shapes
     (``static_decoder.problem``) and there are many tokens; else those of the backbone. Both give the same
-    logits up to rounding. ``device.kernels=torch`` goes without graphs.
+    logits up to rounding. ``device.kernels=torch`` disables graphs.
     """
     if tokens < FEWEST or not captures(next(model.parameters()).device) or problem(model, state):
         return Steps(model, state)

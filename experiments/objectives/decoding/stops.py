@@ -1,4 +1,4 @@
-"""Ends of a generated text: special tokens, pieces of text, and the tokenizer's own ends."""
+"""Ends of a generated text: special tokens, pieces of text, and the end tokens of the tokenizer."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Stop:
     """The tokens and pieces of text that end a generated text."""
 
     tokens: frozenset[int]
-    """Tokens, which are kept."""
+    """End tokens, which are part of the generated tokens."""
     texts: tuple[str, ...]
     """Pieces of text; a text ends with the token that completes one."""
 
@@ -42,7 +42,7 @@ def read_stops(names: Sequence[str], tokenizer: TextTokenizer) -> Stop:
 
 
 def stop_tokens(names: Sequence[str], tokenizer: TextTokenizer) -> set[int]:
-    """The token ids behind ``stop``. Raises ConfigError for a text that is not one token."""
+    """The token ids of ``stop``. Raises ConfigError for a text that is not one token."""
     stop = read_stops(names, tokenizer)
     for text in stop.texts:
         count = len(tokenizer.encode(text))

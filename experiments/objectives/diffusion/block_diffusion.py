@@ -59,14 +59,14 @@ class BlockDiffusion(MaskedDiffusion):
 
     @property
     def likelihood(self) -> Likelihood:  # type: ignore[override]
-        found = super().likelihood
-        return replace(found, estimator=f"{found.estimator}, blocks of {self.config.block_length}")
+        parent = super().likelihood
+        return replace(parent, estimator=f"{parent.estimator}, blocks of {self.config.block_length}")
 
     @classmethod
     def missing_capability(cls, capabilities: Capabilities) -> str | None:
         if capabilities.blockwise:
             return None
-        return "a blockwise backbone: one that sees the blocks before and all of its own"
+        return "a blockwise backbone: one that sees all previous blocks and its full block"
 
     def make_readout(self, backbone: Backbone) -> None:
         """None; refuses a backbone of other blocks, before anything is trained."""
@@ -109,16 +109,18 @@ class BlockDiffusion(MaskedDiffusion):
         if sampling.repetition_penalty != 1:
             raise ConfigError(f"repetition_penalty={sampling.repetition_penalty}: leave it at 1")
         L = self.config.block_length
-        written: list[list[int]] = [[] for _ in prompts]
-        for rest in range(L):  # prompts that end at the same position of a block, together
+        generated: list[list[int]] = [[] for _ in prompts]
+        for rest in range(L):  # batch prompts that end at the same position of a block
             rows = [row for row, prompt in enumerate(prompts) if len(prompt) % L == rest]
             if rows and max_tokens > 0:
                 group = [prompts[row] for row in rows]
-                own = [generators[row] for row in rows]
-                found = self._generate_together(model, group, max_tokens, own, sampling, stop)
-                for row, tokens in zip(rows, found, strict=True):
-                    written[row] = tokens
-        return written
+                row_generators = [generators[row] for row in rows]
+                continuations = self._generate_together(
+                    model, group, max_tokens, row_generators, sampling, stop
+                )
+                for row, tokens in zip(rows, continuations, strict=True):
+                    generated[row] = tokens
+        return generated
 
     @torch.no_grad()
     def _generate_together(
@@ -130,14 +132,14 @@ class BlockDiffusion(MaskedDiffusion):
         sampling: SamplingConfig,
         stop: Collection[int],
     ) -> list[list[int]]:
-        """Continue prompts whose lengths leave the same remainder when divided by the block's."""
+        """Continue prompts with equal lengths modulo the block length."""
         L, v, device = self.config.block_length, self.vocabulary, next(model.parameters()).device
         rest = len(prompts[0]) % L
-        whole = [list(prompt[: len(prompt) - rest]) for prompt in prompts]
-        longest = max(map(len, whole)) + -(-(rest + max_tokens) // L) * L
+        complete_blocks = [list(prompt[: len(prompt) - rest]) for prompt in prompts]
+        longest = max(map(len, complete_blocks)) + -(-(rest + max_tokens) // L) * L
         state = model.start(len(prompts), longest)
-        if any(whole):
-            read_BT, valid_BT = pad_right(whole, v.pad, device)
+        if any(complete_blocks):
+            read_BT, valid_BT = pad_right(complete_blocks, v.pad, device)
             model.step(read_BT, state, valid_BT)
         texts = [list(prompt[len(prompt) - rest :]) for prompt in prompts]  # from the first open block on
         forbidden_V, going = ~allowed_tokens(v, stop, device), list(range(len(prompts)))
@@ -164,12 +166,12 @@ class BlockDiffusion(MaskedDiffusion):
             for row, block in zip(going, tokens_BL.tolist(), strict=True):
                 texts[row][number * L :] = block
             model.step(tokens_BL, state)  # again, clean, to stay
-            kept = [i for i, row in enumerate(going) if not set(texts[row][rest:]) & set(stop)]
-            if not kept:
+            unfinished = [i for i, row in enumerate(going) if not set(texts[row][rest:]) & set(stop)]
+            if not unfinished:
                 break
-            if len(kept) < len(going):
-                state.select(kept)
-                going = [going[i] for i in kept]
+            if len(unfinished) < len(going):
+                state.select(unfinished)
+                going = [going[i] for i in unfinished]
         return [up_to(text[rest : rest + max_tokens], stop) for text in texts]
 
     def infill(self, model: Backbone, texts: Sequence[Sequence[int]], **how: object) -> list[list[int]]:

@@ -1,8 +1,8 @@
-"""The noise from which the bound of masked diffusion is estimated: by fixed numbers of masks, or by times.
+"""The noise from which the bound of masked diffusion is estimated: by fixed counts of masks, or by times.
 
 Both give masks (B, T), the weights (B, T) of the masked tokens' cross-entropies, whose sum is unbiased
-for the bound, and the masked fraction (B,) of the first block. ``part`` is where the uniform draw lies
-and how wide it is, so that a sequence's samples are stratified.
+for the bound, and the masked fraction (B,) of the first block. ``part`` is the offset and the width of the
+uniform draw, so that the samples of a sequence are stratified.
 
 Shapes: B batch, K blocks (one, but in block diffusion), T length.
 """
@@ -29,7 +29,7 @@ def fixed_count(
     variance. Blocks are contiguous.
 
     The authors' get_log_likelihood.py spreads l over a batch of b copies by rounding multiples of N / b.
-    Rounding takes halves to even numbers: with N = 12 and b = 8 an even l is drawn three times as often as
+    Rounding is half to even: with N = 12 and b = 8 an even l is drawn three times as often as
     an odd one. Where the exact value is 7.884 nats, it gave 7.31 and this 7.876. Here l is the floor of a
     uniform draw, so that all are equally likely.
     """

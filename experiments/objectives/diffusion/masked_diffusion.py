@@ -68,8 +68,9 @@ class MaskedDiffusionConfig:
     """The masking probability at a time, and how times are drawn."""
     average: str = "tokens"
     """The mean that the training loss is: over all scored ``tokens`` of the batch, or over its ``sequences``,
-    each the mean over its own scored tokens, as LLaDA is fine-tuned (GUIDELINES.md). They differ where
-    sequences score different numbers of tokens: by sequence, a token of a short answer counts for more."""
+    each the mean over its scored tokens, as LLaDA is fine-tuned (GUIDELINES.md). They differ where
+    sequences have different counts of scored tokens: by sequence, a token of a short answer counts for
+    more."""
     estimator: str = "fixed_count"
     """The estimator of the bound: ``fixed_count`` masks (LLaDA, equation 6; far less variance) or by
     Monte Carlo over ``time``."""
@@ -110,10 +111,10 @@ class MaskedDiffusion(UnmaskingObjective):
 
     @property
     def likelihood(self) -> Likelihood:  # type: ignore[override]
-        given = "" if self.continues else " of the target and its end tokens given the source"
+        condition = "" if self.continues else " of the target and its end tokens given the source"
         return Likelihood(
             kind="bound",
-            estimator=ESTIMATORS[self.config.estimator] + given,
+            estimator=ESTIMATORS[self.config.estimator] + condition,
             samples=self.config.evaluation_samples,
         )
 
@@ -160,7 +161,7 @@ class MaskedDiffusion(UnmaskingObjective):
         return self._view(batch, batch.context_BT, hidden_BT, hidden_BT.float(), everything_B)
 
     def _canvas(self, batch: Batch) -> Batch:
-        """Return the batch; where the task asks for texts, answers are padded with end tokens."""
+        """Return the batch; where the targets are texts, answers are padded with end tokens."""
         if self.continues:
             return batch
         return ended_answers(batch, self.task.config.max_target + 1, self.vocabulary)  # type: ignore[attr-defined]
@@ -181,7 +182,7 @@ class MaskedDiffusion(UnmaskingObjective):
     def logits(self, output: Output, view: View) -> Tensor:
         """The mask token is never predicted (SUBS, MDLM section 3.2.3).
 
-        What is shown is carried over without being predicted: its weight is zero.
+        Unmasked tokens are copied without being predicted: their weight is zero.
         """
         logits_BTV = output.logits_BTV
         never_V = torch.arange(logits_BTV.shape[-1], device=logits_BTV.device) == self.vocabulary.mask
@@ -192,11 +193,11 @@ class MaskedDiffusion(UnmaskingObjective):
 
     @torch.no_grad()
     def evaluate(self, model: Backbone, batch: Batch, generators: Sequence[torch.Generator]) -> Score:
-        """Score a batch; of tasks that ask for texts, the bound of the target and the generated text."""
+        """Score a batch; of tasks with target texts, the bound of the target and the generated text."""
         if self.continues:
             return super().evaluate(model, batch, generators)
         score = self.likelihood_score(model, batch, generators)
-        found = self.sample(
+        generated = self.sample(
             model,
             source_prompts(batch),
             max_tokens=batch.tokens_BT.shape[1],
@@ -204,7 +205,7 @@ class MaskedDiffusion(UnmaskingObjective):
             sampling=GREEDY,
             stop={self.vocabulary.eos},
         )
-        texts = [self.task.decode(tokens) for tokens in found]  # type: ignore[attr-defined]
+        texts = [self.task.decode(tokens) for tokens in generated]  # type: ignore[attr-defined]
         return Score(records=generated_examples(score, texts, batch))
 
     def likelihood_score(self, model: Backbone, batch: Batch, generators: Sequence[torch.Generator]) -> Score:
@@ -230,7 +231,7 @@ class MaskedDiffusion(UnmaskingObjective):
     def estimates(self, model: Backbone, batch: Batch, generators: Sequence[torch.Generator]) -> Tensor:
         """``evaluation_samples`` estimates (B, S) of each sequence's bound, in nats, float64.
 
-        They are stratified: each sample draws from its own part of the times, or of the counts.
+        They are stratified: each sample draws from a separate interval of the times, or of the counts.
         """
         samples = self._samples(model, batch, generators)
         return torch.stack([nats_BT.sum(1).cpu() for nats_BT, _ in samples], dim=1)
@@ -253,14 +254,14 @@ class MaskedDiffusion(UnmaskingObjective):
             yield self.nats(view.run(model), view).double(), view.weight_BT.double()
 
     def summarise(self, records: Sequence[Any], split: str) -> list[Metric]:
-        """Return the estimator's own part of the standard error, or the metrics of generated texts."""
+        """Return the estimator's part of the standard error, or the metrics of generated texts."""
         if not self.continues:
             how = f"{self.unmasking.method}, {self.steps} steps"
             return generation_metrics(records, split, self.likelihood, self.task.metric, how)
         variance_N, bytes_N = np.array(records, dtype=np.float64).T
 
-        def error(kept: NDArray[np.int64]) -> float:
-            return bits_per_byte(math.sqrt(variance_N[kept].sum()), float(bytes_N[kept].sum()))
+        def error(index: NDArray[np.int64]) -> float:
+            return bits_per_byte(math.sqrt(variance_N[index].sum()), float(bytes_N[index].sum()))
 
         return [
             Metric(
@@ -289,12 +290,12 @@ class MaskedDiffusion(UnmaskingObjective):
         stop: Collection[int] = (),
         on_token: Callable[[int, int], None] | None = None,
     ) -> list[list[int]]:
-        """Generate by unmasking; a target has the room it has in training, whatever ``max_tokens`` is."""
-        room = max_tokens
+        """Generate by unmasking; targets have the length of training, regardless of ``max_tokens``."""
+        num_tokens = max_tokens
         if not self.continues:
             prompts = [[*prompt, self.vocabulary.eos] for prompt in prompts]
-            room = self.task.config.max_target + 1  # type: ignore[attr-defined]
-        found = self.generate(
-            model, prompts, max_tokens=room, generators=generators, sampling=sampling, stop=stop
+            num_tokens = self.task.config.max_target + 1  # type: ignore[attr-defined]
+        generated = self.generate(
+            model, prompts, max_tokens=num_tokens, generators=generators, sampling=sampling, stop=stop
         )
-        return [tokens[:max_tokens] for tokens in found]
+        return [tokens[:max_tokens] for tokens in generated]

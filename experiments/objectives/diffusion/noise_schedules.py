@@ -48,10 +48,10 @@ class NoiseConfig:
     variance on what is then no bound any more (the clipped schedules of block diffusion)."""
 
     def __post_init__(self) -> None:
-        for name, known in (("schedule", SCHEDULES), ("times", TIMES)):
-            if getattr(self, name) not in known:
+        for name, valid in (("schedule", SCHEDULES), ("times", TIMES)):
+            if getattr(self, name) not in valid:
                 value = getattr(self, name)
-                raise ValueError(f"noise.{name}={value!r} is unknown{nearest(value, known)}")
+                raise ValueError(f"noise.{name}={value!r} is unknown{nearest(value, valid)}")
         if self.power <= 0:
             raise ValueError(f"noise.power={self.power} must be positive")
         if not 0 < self.sigma_min < self.sigma_max:

@@ -1,6 +1,7 @@
 """Unmasking of texts step by step, with a model that sees both sides of a masked position.
 
-Used by the objectives whose models predict masked tokens. ``unmasking_schedule.py`` says which at which step.
+Used by the objectives whose models predict masked tokens. ``unmasking_schedule.py`` selects the positions of
+each step.
 
 Shapes: B batch, R rows that are worked on, N masked positions, T length, V vocabulary.
 """
@@ -100,9 +101,9 @@ class UnmaskingObjective(Objective):
         if not all(blanks):
             raise DataError("a text has no blank to fill in: give the mask token where one should be")
         filled: list[list[int]] = [[] for _ in texts]
-        for count in sorted(set(blanks)):  # together where equally many are open
-            rows = [row for row, found in enumerate(blanks) if found == count]
-            found = unmask_tokens(
+        for count in sorted(set(blanks)):  # batch texts with equally many masked positions
+            rows = [row for row, blanks_of_row in enumerate(blanks) if blanks_of_row == count]
+            replaced = unmask_tokens(
                 model,
                 [texts[row] for row in rows],
                 self.vocabulary,
@@ -114,9 +115,9 @@ class UnmaskingObjective(Objective):
                 noise=self.noise,
                 continues=self.continues,
             )
-            for row, tokens_N in zip(rows, found, strict=True):
-                written = iter(tokens_N)
-                filled[row] = [next(written) if t == self.vocabulary.mask else t for t in texts[row]]
+            for row, tokens_N in zip(rows, replaced, strict=True):
+                replacements = iter(tokens_N)
+                filled[row] = [next(replacements) if t == self.vocabulary.mask else t for t in texts[row]]
         return filled
 
 
@@ -161,8 +162,8 @@ def unmask_tokens(
     Args:
         texts: tokens; of these, mask tokens are to be replaced.
         steps: forward passes at most (``first_hitting``: one for each masked position).
-        continues: whether the whole text was noised in training, or only what is written.
-        new: number of tokens at the end to unmask, whatever is before them; None for all mask tokens.
+        continues: whether the full text was noised in training, or only the target.
+        new: number of tokens at the end to unmask, regardless of earlier ones; None for all mask tokens.
     """
     if sampling.repetition_penalty != 1:
         raise ConfigError(
@@ -217,6 +218,6 @@ def guided_predictor(
 
 
 def up_to(tokens: list[int], stop: Collection[int]) -> list[int]:
-    """The tokens up to the first stop token, which is kept."""
-    ends = [place for place, token in enumerate(tokens) if token in stop]
+    """The tokens up to and including the first stop token."""
+    ends = [index for index, token in enumerate(tokens) if token in stop]
     return tokens[: ends[0] + 1] if ends else tokens

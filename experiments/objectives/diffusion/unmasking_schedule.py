@@ -36,23 +36,24 @@ class UnmaskingConfig:
     """``confidence`` (mode-seeking), ``ancestral`` (a sampler, the better the more steps) or
     ``first_hitting`` (an exact sampler; as many steps as masked positions)."""
     order: str = "low_confidence"
-    """Positions that ``confidence`` commits first: those whose drawn token is likeliest (``low_confidence``:
-    the others are masked again), whose two likeliest tokens lie furthest apart (``margin``), whose
+    """Positions that ``confidence`` commits first: those with the likeliest drawn token (``low_confidence``:
+    all other ones are masked again), the largest gap between the two likeliest tokens (``margin``), whose
     distribution has least ``entropy``, or any (``random``)."""
     threshold: float | None = None
-    """``confidence`` also commits every position whose drawn token is at least so likely; null for none."""
+    """``confidence`` also commits every position if its drawn token has at least this probability; null for
+    none."""
     block_length: int | None = None
     """Positions are unmasked block by block from left to right, this many at a time (semi-autoregressive),
     the steps shared out between blocks; a text that has ended gets no more blocks. Null for one block."""
     guidance: float = 0.0
     """Classifier-free guidance s: logits without the prompt plus (1 + s) times what the prompt changes; the
-    prompt is masked in a second pass. 0 takes none (Nie et al. 2024, arXiv 2410.18514, equation 8)."""
+    prompt is masked in a second pass. 0 for none (Nie et al. 2024, arXiv 2410.18514, equation 8)."""
 
     def __post_init__(self) -> None:
-        for name, known in (("method", METHODS), ("order", ORDERS)):
-            if getattr(self, name) not in known:
+        for name, valid in (("method", METHODS), ("order", ORDERS)):
+            if getattr(self, name) not in valid:
                 value = getattr(self, name)
-                raise ValueError(f"filling.{name}={value!r} is unknown{nearest(value, known)}")
+                raise ValueError(f"filling.{name}={value!r} is unknown{nearest(value, valid)}")
         for name in ("threshold", "block_length"):
             if getattr(self, name) is not None and getattr(self, name) <= 0:
                 raise ValueError(f"filling.{name}={getattr(self, name)} must be positive, or null")
@@ -70,7 +71,7 @@ Predictor = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 @dataclass(kw_only=True)
 class Unmasker:
-    """Texts that are being unmasked. The result of a row depends on its own generator alone."""
+    """Texts that are being unmasked. The result of a row depends only on its generator."""
 
     predict: Predictor
     tokens_BT: Tensor
@@ -112,20 +113,20 @@ class Unmasker:
         if self.unmasking.method == "first_hitting":
             events = self._first_hitting(block, rows)
         for opened_RN in events:
-            hit_R = opened_RN.any(1)  # the model is asked only about rows in which something opens
-            hit = [row for row, now in zip(rows, hit_R.tolist(), strict=True) if now]
+            hit_R = opened_RN.any(1)  # the model runs only on rows with newly unmasked positions
+            hit = [row for row, is_hit in zip(rows, hit_R.tolist(), strict=True) if is_hit]
             if hit:
                 self._commit(block, hit, opened_RN[hit_R], self._propose(block, hit)[1])
 
     def _ancestral(self, block: slice, rows: Sequence[int], steps: int) -> Iterator[Tensor]:
         """Yield the positions (R, N) that are unmasked at each step of the time grid."""
         fraction_K = time_grid(steps, self.noise)
-        for before, after in itertools.pairwise(fraction_K.tolist()):
+        for previous, after in itertools.pairwise(fraction_K.tolist()):
             uniform_RN = self._uniform(block, rows)
-            yield (uniform_RN >= after / before) & self.masked_BN[list(rows), block]
+            yield (uniform_RN >= after / previous) & self.masked_BN[list(rows), block]
 
     def _first_hitting(self, block: slice, rows: Sequence[int]) -> Iterator[Tensor]:
-        """Yield one masked position of each row at a time, each as likely as the others."""
+        """Yield one masked position of each row at a time, each equally likely."""
         for _ in range(block.stop - block.start):
             noise_RN = self._uniform(block, rows).masked_fill(~self.masked_BN[list(rows), block], -1.0)
             first_RN = torch.zeros_like(noise_RN, dtype=torch.bool)
@@ -160,8 +161,8 @@ class Unmasker:
         index_R1 = torch.arange(len(rows), device=rows_R.device)[:, None]
         logits_RNV = logits_RTV[index_R1, self.place_BN[rows_R, block]].float()
         logits_RNV = logits_RNV.masked_fill(self.forbidden_V, -torch.inf)
-        own = [self.generators[row] for row in rows]
-        return logits_RNV, draw(process(logits_RNV, self.sampling), self.sampling, own)
+        row_generators = [self.generators[row] for row in rows]
+        return logits_RNV, draw(process(logits_RNV, self.sampling), self.sampling, row_generators)
 
     def _commit(self, block: slice, rows: Sequence[int], opened_RN: Tensor, token_RN: Tensor) -> None:
         """Write the tokens of the positions that are unmasked now."""
@@ -172,10 +173,10 @@ class Unmasker:
         self.masked_BN[row_R[at], blank_N] = False
 
     def _uniform(self, block: slice, rows: Sequence[int]) -> Tensor:
-        """Uniform numbers (R, N), float64, each row from its own generator."""
+        """Uniform values (R, N), float64, each row from the generator of its text."""
         length = block.stop - block.start
-        own = [torch.rand(length, generator=self.generators[row], dtype=torch.float64) for row in rows]
-        return torch.stack(own).to(self.tokens_BT.device)
+        draws = [torch.rand(length, generator=self.generators[row], dtype=torch.float64) for row in rows]
+        return torch.stack(draws).to(self.tokens_BT.device)
 
 
 def sureness(p_RNV: Tensor, likely_RN: Tensor, order: str) -> Tensor:

@@ -1,1 +1,1 @@
-"""Objectives with a readout of their own: classes, tags, similarity."""
+"""Objectives with a readout: classes, tags, similarity."""

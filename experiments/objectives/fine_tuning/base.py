@@ -1,4 +1,4 @@
-"""Base class of the fine-tuning objectives: they read the whole text and learn through a readout.
+"""Base class of the fine-tuning objectives: they read the full text and train a readout.
 
 Shapes: B batch, T length.
 """
@@ -19,7 +19,7 @@ AUTO = "auto"
 
 
 class ReadoutObjective(Objective):
-    """Nothing is hidden and nothing is generated: ``Output.readout`` is compared with the labels."""
+    """The model reads the full text, and ``Output.readout`` is compared with the labels."""
 
     @classmethod
     def missing_capability(cls, capabilities: Capabilities) -> str | None:
@@ -51,7 +51,7 @@ def check_dropout(dropout: float) -> None:
 
 
 def pooling_for(pooling: str, capabilities: Capabilities) -> str:
-    """``auto`` is the first token where it sees all others, the last where it has read all others."""
+    """``auto`` is the first token if it attends to all tokens, else the last, which follows all tokens."""
     if pooling == AUTO:
         return "first" if capabilities.bidirectional else "last"
     if pooling == "first" and not capabilities.bidirectional:
@@ -63,5 +63,5 @@ def pooling_for(pooling: str, capabilities: Capabilities) -> str:
 
 
 def valid_or_none(batch: Batch) -> torch.Tensor | None:
-    """``valid_BT``, or None where nothing is padded, so that attention needs no mask."""
+    """``valid_BT``, or None without padding, so that attention needs no mask."""
     return None if batch.valid_BT.all() else batch.valid_BT

@@ -123,9 +123,9 @@ class Similarity(ReadoutObjective):
 
 
 def one_text(batch: Batch, segment: int, vocabulary: Vocabulary) -> tuple[Tensor, Tensor]:
-    """``[bos] text [eos]`` of one of the two texts of each pair ``[bos] a [eos] b [eos]``, and what is real.
+    """``[bos] text [eos]`` of one text of each pair ``[bos] a [eos] b [eos]``, and which tokens are real.
 
-    Every text gets the same room, half of the pair's, whatever its own length.
+    Every text is padded to half of the pair's length, regardless of its length.
     """
     assert batch.segments_BT is not None
     B, T = batch.tokens_BT.shape
@@ -137,7 +137,7 @@ def one_text(batch: Batch, segment: int, vocabulary: Vocabulary) -> tuple[Tensor
         mine_T = batch.valid_BT[row] & (batch.segments_BT[row] == segment)
         text = batch.tokens_BT[row][mine_T].tolist()
         framed = [*vocabulary.begin, *_without(text, frame), *vocabulary.end]
-        assert len(framed) <= width, "the task gives each text half of the room"
+        assert len(framed) <= width, "the task limits each text to half of the tokens"
         tokens_BU[row, : len(framed)] = torch.tensor(framed)
         valid_BU[row, : len(framed)] = True
     return tokens_BU, valid_BU
@@ -145,5 +145,5 @@ def one_text(batch: Batch, segment: int, vocabulary: Vocabulary) -> tuple[Tensor
 
 def _without(text: list[int], frame: set[int]) -> list[int]:
     """The tokens between those of the pair's frame."""
-    inside = [place for place, token in enumerate(text) if token not in frame]
+    inside = [index for index, token in enumerate(text) if token not in frame]
     return text[inside[0] : inside[-1] + 1] if inside else []

@@ -36,7 +36,7 @@ class SequenceClassificationConfig:
     """The readout of a classifier."""
 
     pooling: str = "auto"
-    """The state that stands for the text: ``first``, ``last``, ``mean``, or ``auto``: the first token
+    """The state that represents the text: ``first``, ``last``, ``mean``, or ``auto``: the first token
     of a bidirectional backbone, the last of a causal one."""
     pooler: bool = True
     """A dense layer and tanh before the classifier, as in BERT."""

@@ -1,7 +1,7 @@
 """Token classification: a tag for each word, such as the names of persons and places in a sentence.
 
 Devlin et al. 2019 (arXiv 1810.04805), section 5.3. A word is tagged at its last
-token, where a causal backbone too has read all of it.
+token, where a causal backbone has also read all of it.
 
 Shapes: B batch, T length, C tags, N sequences of a split.
 """
@@ -39,7 +39,7 @@ class TokenClassificationConfig:
 
 
 class TokenClassification(ReadoutObjective):
-    """Cross-entropy of the tags, a mean over words."""
+    """Cross-entropy of the tags, the mean over tagged tokens."""
 
     Config = TokenClassificationConfig
     config: TokenClassificationConfig
@@ -79,26 +79,26 @@ class TokenClassification(ReadoutObjective):
     def summarise(self, records: Sequence[Any], split: str) -> list[Metric]:
         """Compute the fraction of right tags; where tags mark entities, also their precision, recall and F1.
 
-        An entity is found if type, beginning and end are right, as in the CoNLL
+        An entity is right if type, beginning and end are right, as in the CoNLL
         shared tasks (Tjong Kim Sang and De Meulder 2003).
         """
         counts_N5 = np.array([self._counts(*record) for record in records])
 
         def ratio(above: list[int], below: list[int]) -> Any:
-            def statistic(kept: NDArray[np.int64]) -> float:
-                total = counts_N5[kept][:, below].sum()
-                return float(counts_N5[kept][:, above].sum() / total) if total else 0.0
+            def statistic(index: NDArray[np.int64]) -> float:
+                total = counts_N5[index][:, below].sum()
+                return float(counts_N5[index][:, above].sum() / total) if total else 0.0
 
             return statistic
 
-        words, right, true, guessed, found = range(5)
-        statistics = {"tag_accuracy": ratio([right], [words])}
+        num_words, right, true, guessed, matched = range(5)
+        statistics = {"tag_accuracy": ratio([right], [num_words])}
         if is_entity_scheme(self.task.classes):
             statistics |= {
-                # 2 x found: fancy indexing takes the column twice.
-                "entity_f1": ratio([found, found], [true, guessed]),
-                "entity_precision": ratio([found], [guessed]),
-                "entity_recall": ratio([found], [true]),
+                # 2 x matched: fancy indexing repeats the column.
+                "entity_f1": ratio([matched, matched], [true, guessed]),
+                "entity_precision": ratio([matched], [guessed]),
+                "entity_recall": ratio([matched], [true]),
             }
         return split_metrics(
             statistics,
@@ -110,7 +110,7 @@ class TokenClassification(ReadoutObjective):
         )
 
     def _counts(self, tags: list[int], guesses: list[int]) -> tuple[int, ...]:
-        """Of one sequence: words, right tags; entities there are, guessed, and found."""
+        """Count, in one sequence, tags, right tags, and entities: true, guessed and matched ones."""
         true, guessed = ([self.task.classes[tag] for tag in row] for row in (tags, guesses))
         right = sum(a == b for a, b in zip(true, guessed, strict=True))
         if not is_entity_scheme(self.task.classes):

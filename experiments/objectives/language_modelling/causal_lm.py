@@ -34,12 +34,12 @@ class CausalLMConfig:
     separate_documents: bool = False
     """Documents that share a window do not see each other, and each begins at position 0."""
     every_token: bool = False
-    """Training scores every token of an example, as MAD's code does in recall, and not its answers alone;
+    """Training scores every token of an example, as MAD's code does in recall, and not only its answers;
     held-out scores are of the answers."""
 
 
 class CausalLM(Objective):
-    """Next-token prediction, behind a begin token, so that the first token is scored too.
+    """Next-token prediction after a begin token, so that the first token is also scored.
 
     Where the tokenizer of a folder begins texts with no token, the first one is not scored.
     """
@@ -75,7 +75,7 @@ class CausalLM(Objective):
         nats_BT = at_tokens(self.nats(view.run(model), view).double(), batch)
         scored_BT = batch.answer_BT & batch.valid_BT
         if not self.begin:
-            scored_BT = F.pad(scored_BT[:, 1:], (1, 0))  # nothing stands before the first token
+            scored_BT = F.pad(scored_BT[:, 1:], (1, 0))  # the first token has no context
         return Score(
             nats_B=nats_BT.sum(1).cpu(),
             bytes_B=scored_bytes(batch, scored_BT),
@@ -95,7 +95,7 @@ class CausalLM(Objective):
 def next_token_view(batch: Batch, scored_BT: Tensor, begin: Sequence[int]) -> View:
     """Return the view in which each token is predicted from those before it, the first from ``begin``.
 
-    Behind no begin token, as with the tokenizers of some folders, the first token of a window is not
+    Without a begin token, as with the tokenizers of some folders, the first token of a window is not
     predicted, and the view is one position shorter.
     """
     tokens_BT, rows = batch.tokens_BT, len(batch.tokens_BT)
@@ -103,7 +103,7 @@ def next_token_view(batch: Batch, scored_BT: Tensor, begin: Sequence[int]) -> Vi
     scored_BT = torch.cat([torch.zeros_like(begin_BJ, dtype=torch.bool), scored_BT], dim=1)[:, 1:]
     return View(
         tokens_BT=torch.cat([begin_BJ, batch.context_BT], dim=1)[:, :-1],
-        valid_BT=None,  # padding stands on the right, where a causal model does not look
+        valid_BT=None,  # padding is on the right, which a causal model does not read
         target_BT=torch.cat([begin_BJ, tokens_BT], dim=1)[:, 1:],
         weight_BT=scored_BT.float(),
         count_B=scored_BT.sum(1).float(),

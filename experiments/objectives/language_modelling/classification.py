@@ -28,10 +28,11 @@ class ClassificationConfig:
     """The place that the label is read from."""
 
     pooling: str = "answer"
-    """``answer``: at the position of the answer, after all others. ``mean``: from the mean of the states of
-    all tokens, without a position for the answer, as S4 reads Long Range Arena (arXiv 2111.00396)."""
+    """``answer``: at the position of the answer, after all other tokens. ``mean``: from the mean of the
+    states of all tokens, without a position for the answer, as S4 reads Long Range Arena (arXiv
+    2111.00396)."""
     real_values: bool = False
-    """Pixels are numbers from -1 to 1, read by a linear layer, and not tokens with a row of a table each. For
+    """Pixels are values from -1 to 1, read by a linear layer, and not token ids with an embedding each. For
     tasks of pictures."""
 
     def __post_init__(self) -> None:
@@ -42,8 +43,8 @@ class ClassificationConfig:
 class Classification(Objective):
     """Cross-entropy over the task's labels, by default at the answer position, which shows the mask token.
 
-    A causal model has read everything by then and a bidirectional one sees
-    everything anyway, so both are asked the same question.
+    At this position a causal model has read everything and a bidirectional one attends
+    to everything, so both solve the same problem.
     """
 
     Config = ClassificationConfig
@@ -96,14 +97,14 @@ class Classification(Objective):
         )
 
     def _pooled_view(self, batch: Batch) -> View:
-        """All tokens but the answer; blanks before a sequence become padding behind it."""
+        """All tokens but the answer; padding before a sequence is moved after it."""
         tokens_BT, valid_BT = batch.context_BT[:, :-1], batch.valid_BT[:, :-1]
         if self.task.blank is not None:
             valid_BT = valid_BT & (tokens_BT != self.task.blank)
             order_BT = (~valid_BT).int().argsort(dim=1, stable=True)
             tokens_BT, valid_BT = tokens_BT.gather(1, order_BT), valid_BT.gather(1, order_BT)
             tokens_BT = tokens_BT.masked_fill(~valid_BT, self.vocabulary.pad)
-        label_of = {token: number for number, token in enumerate(self.task.labels)}
+        label_of = {token: index for index, token in enumerate(self.task.labels)}
         return View(
             tokens_BT=tokens_BT,
             valid_BT=None if valid_BT.all() else valid_BT,
@@ -133,7 +134,7 @@ class Classification(Objective):
         return Score(accuracy_B=(readout_BC.argmax(-1) == view.label_B).double().cpu())
 
     def logits(self, output: Output, view: View) -> Tensor:
-        """At the answer, only the labels compete: in training and in the final accuracy alike."""
+        """At the answer, only the labels compete: in training and in the final accuracy."""
         logits_BTV = output.logits_BTV
         other_V = torch.ones(logits_BTV.shape[-1], dtype=torch.bool, device=logits_BTV.device)
         other_V[list(self.task.labels)] = False

@@ -1,4 +1,4 @@
-"""Denoising: the encoder reads a corrupted text, the decoder writes the whole of it.
+"""Denoising: the encoder reads a corrupted text, the decoder generates the full text.
 
 Lewis et al. 2020 (BART, arXiv 1910.13461), section 2.2: text infilling replaces spans, whose lengths
 are drawn from a Poisson distribution, by one mask token each; a span of length 0 inserts a mask.
@@ -40,8 +40,8 @@ class DenoisingConfig:
     poisson_lambda: float = 3.0
     """Mean of the Poisson distribution of span lengths."""
     pieces: int = 1
-    """Parts the text is cut into, at random places, and which are shuffled before it is masked. BART
-    shuffles sentences, which a window of tokens does not show. 1 shuffles nothing."""
+    """Number of parts into which the text is cut, at random positions, and which are shuffled before masking.
+    BART shuffles sentences, which tokens do not mark. 1 disables shuffling."""
     evaluation_samples: int = 1
     """Corrupted versions of each sequence that are scored."""
 
@@ -59,16 +59,16 @@ class DenoisingConfig:
 def span_lengths(total: int, mean_span: float, generator: torch.Generator) -> Tensor:
     """Poisson lengths (K,) that add up to ``total``: the last is trimmed, as in the published code.
 
-    Of lengths of 0, so many are dropped that there are no more spans than tokens: a source is then
+    Lengths of 0 are dropped until there are no more spans than tokens: a source is then
     never longer than its text. That happens to texts of a few tokens only.
     """
     drawn = torch.empty(0, dtype=torch.long)
     while drawn.sum() < total:
         more = torch.poisson(torch.full((total,), mean_span), generator=generator).long()
         drawn = torch.cat([drawn, more])
-    last = int((drawn.cumsum(0) >= total).int().argmax())
-    drawn = drawn[: last + 1]
-    drawn[last] -= drawn.sum() - total
+    last_index = int((drawn.cumsum(0) >= total).int().argmax())
+    drawn = drawn[: last_index + 1]
+    drawn[last_index] -= drawn.sum() - total
     surplus = max(len(drawn) - total, 0)
     empty = drawn == 0
     return drawn[~(empty & (empty.cumsum(0) <= surplus))]
@@ -77,7 +77,7 @@ def span_lengths(total: int, mean_span: float, generator: torch.Generator) -> Te
 def infill(length: int, rate: float, mean_span: float, generator: torch.Generator) -> tuple[Tensor, Tensor]:
     """Return the position in the text (M,) where each item of the source begins, and True (M,) at masks.
 
-    ``round(rate * length)`` tokens are masked, at least one. Spans do not overlap; every order of kept
+    ``round(rate * length)`` tokens are masked, at least one. Spans do not overlap; every order of unmasked
     tokens and spans is equally likely.
     """
     masked = min(max(round(rate * length), 1), length)
@@ -144,7 +144,7 @@ class Denoising(Objective):
         for row, (length, generator) in enumerate(zip(lengths, generators, strict=True)):
             order_T = shuffled(length, c.pieces, generator)
             begin_M, mask_M = infill(length, c.mask_probability, c.poisson_lambda, generator)
-            place_M = order_T[begin_M.clamp_max(length - 1)]  # a mask may stand behind the last token
+            place_M = order_T[begin_M.clamp_max(length - 1)]  # a mask may follow the last token
             sources.append(batch.tokens_BT[row, place_M].masked_fill(mask_M, self.vocabulary.mask))
             hidden_BT[row, place_M[~mask_M]] = False
         source_BM = torch.nn.utils.rnn.pad_sequence(sources, batch_first=True)
@@ -156,7 +156,7 @@ class Denoising(Objective):
     def _view(
         self, batch: Batch, source_BM: Tensor, kept_BM: Tensor, scored_BT: Tensor, *, score_end: bool
     ) -> View:
-        """The kept part of the source against the whole text, both with an end token."""
+        """The corrupted source and the full text as target, both with an end token."""
         eos, pad = self.vocabulary.eos, self.vocabulary.pad
         in_source_BM, in_target_BT = (F.pad(x, (0, 1), value=True) for x in (kept_BM, batch.valid_BT))
         return source_target_view(
@@ -172,8 +172,8 @@ class Denoising(Objective):
     def likelihood_score(self, model: Backbone, batch: Batch, generators: Sequence[torch.Generator]) -> Score:
         """Nats to restore what is scored of the text, and the bytes of it that were masked.
 
-        The kept tokens, nearly free, are part of the nats and not of the bytes, so the ratio is
-        what restoring a masked byte costs.
+        The unmasked tokens, nearly free, count for the nats and not for the bytes, so the ratio is
+        the cost of restoring a masked byte.
         """
         device = next(model.parameters()).device
         nats_B = torch.zeros(len(batch.tokens_BT), dtype=torch.float64)

@@ -1,6 +1,6 @@
-"""Generation with the model of a Hugging Face folder: prompts are read as its own library gives them.
+"""Generation with the model of a Hugging Face folder: prompts are tokenized as in ``transformers``.
 
-The folder's tokenizer, or its chat template, has put in every special token; nothing is added here.
+The folder's tokenizer, or its chat template, has added every special token; none is added here.
 """
 
 from __future__ import annotations

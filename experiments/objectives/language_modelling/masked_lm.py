@@ -35,11 +35,12 @@ class MaskedLMConfig:
     mask_probability: float = 0.3
     """Share of the tokens to be predicted: 0.15 in BERT, 0.3 in ModernBERT (better in short training)."""
     mask_replace_probability: float = 0.8
-    """Of these, the share shown as the mask token."""
+    """Of these, the fraction replaced by the mask token."""
     random_replace_probability: float = 0.1
-    """Of these, the share shown as a random symbol; the rest is shown as it is."""
+    """Of these, the fraction replaced by a random symbol; the rest is unchanged."""
     evaluation_positions: int | None = 2
-    """Positions of each sequence at which the pseudo-likelihood is estimated; null takes all, exactly."""
+    """Positions of each sequence at which the pseudo-likelihood is estimated; null for all positions,
+    exactly."""
     separate_documents: bool = False
     """Documents that share a window do not see each other, and each begins at position 0."""
     sampling_steps: int = 32
@@ -66,7 +67,7 @@ class MaskedLMConfig:
 
 
 class MaskedLM(UnmaskingObjective):
-    """BERT's objective. On tasks with answers it hides all answers and nothing else."""
+    """BERT's objective. On tasks with answers it masks exactly the answers."""
 
     Config = MaskedLMConfig
     config: MaskedLMConfig
@@ -90,7 +91,7 @@ class MaskedLM(UnmaskingObjective):
         return self.masked_view(batch, generator) if batch.whole else self.answer_view(batch)
 
     def masked_view(self, batch: Batch, generator: torch.Generator) -> View:
-        """Of each sequence's n symbols, max(1, round(rate * n)) are chosen, as in BERT's own code."""
+        """Of each sequence's n symbols, max(1, round(rate * n)) are chosen, as in BERT's code."""
         c, shape, symbol_BT = self.config, batch.tokens_BT.shape, self._symbols(batch)
         noise_BT = torch.rand(shape, generator=generator).masked_fill(~symbol_BT, 2.0)
         order_BT = noise_BT.argsort(1).argsort(1)
@@ -110,7 +111,7 @@ class MaskedLM(UnmaskingObjective):
         return self._view(batch, batch.context_BT.masked_fill(hidden_BT, self.vocabulary.mask), hidden_BT)
 
     def _symbols(self, batch: Batch) -> Tensor:
-        """True where a real token stands that is not special."""
+        """True at tokens that are neither padding nor special."""
         return batch.valid_BT & self.vocabulary.is_symbol()[batch.tokens_BT]
 
     def _view(self, batch: Batch, shown_BT: Tensor, scored_BT: Tensor) -> View:
@@ -129,7 +130,7 @@ class MaskedLM(UnmaskingObjective):
         """Salazar et al. 2020 (arXiv 1910.14659): the sum over positions of log p(token | all others).
 
         The sum is over the tokens to be scored, and estimated from random ones of them, drawn without
-        replacement, or taken over all. The others are the tokens of the window on both sides.
+        replacement, or computed over all. The context is the rest of the window on both sides.
         """
         device = next(model.parameters()).device
         B, T = batch.tokens_BT.shape
@@ -163,8 +164,8 @@ class MaskedLM(UnmaskingObjective):
         nats_N, tokens_N, cluster_N = np.array(records, dtype=np.float64).T
         clustered = cluster_N.min() >= 0
 
-        def perplexity(kept: NDArray[np.int64]) -> float:
-            return math.exp(nats_N[kept].sum() / tokens_N[kept].sum())
+        def perplexity(index: NDArray[np.int64]) -> float:
+            return math.exp(nats_N[index].sum() / tokens_N[index].sum())
 
         return [
             Metric(

@@ -1,8 +1,8 @@
-"""Prefix LM: read the beginning of a text, write the rest.
+"""Prefix LM: read the beginning of a text, generate the rest.
 
-Raffel et al. 2020 (T5, arXiv 1910.10683), section 3.2.1: the place where the text is cut is drawn
+Raffel et al. 2020 (T5, arXiv 1910.10683), section 3.2.1: the position where the text is cut is drawn
 uniformly, and only what follows it is scored. An encoder-decoder reads the prefix with its encoder;
-a causal backbone reads it token by token. Both are asked the same question, so they may be compared.
+a causal backbone reads it token by token. Both score the same tokens, so they may be compared.
 
 Shapes: B batch, T length.
 """
@@ -38,8 +38,8 @@ class PrefixLMConfig:
     """Prefix language modelling."""
 
     evaluation_samples: int = 4
-    """Places at which a window all of which is to be scored is cut: the first of a text, or each of windows
-    that lie side by side (task.stride=null)."""
+    """Random cuts of each window that has no context: the first window of a text, or every window
+    of windows without overlap (task.stride=null)."""
 
     def __post_init__(self) -> None:
         if self.evaluation_samples < 1:
@@ -55,8 +55,8 @@ def suffix_mask(valid_BT: Tensor, noise_B: Tensor) -> Tensor:
 class PrefixLM(Objective):
     """Prefix LM of encoder-decoders: the prefix is the source, the rest the target.
 
-    No end token is appended: a window ends anywhere, so there would be nothing to learn. What stands before
-    the first token to be scored is the prefix: the context of a window of text, or the question before an
+    No end token is appended, because a window may end anywhere. The prefix is everything before the first
+    scored token: the context of a window of text, or the question before an
     answer.
     """
 
@@ -96,9 +96,9 @@ class PrefixLM(Objective):
         return cut_out(batch, suffix_BT, self.vocabulary, ends=False)
 
     def likelihood_score(self, model: Backbone, batch: Batch, generators: Sequence[torch.Generator]) -> Score:
-        """Nats and bytes of what is to be scored, given what stands before it.
+        """Nats and bytes of the scored tokens, given the tokens before them.
 
-        Where nothing stands before it, the window is cut at random places: means over ``evaluation_samples``.
+        Without such context, the window is cut at random places: means over ``evaluation_samples``.
         """
         device = next(model.parameters()).device
         nats_B = torch.zeros(len(batch.tokens_BT), dtype=torch.float64)
@@ -129,7 +129,7 @@ class PrefixLM(Objective):
 
 
 class CausalPrefixLM(PrefixLM):
-    """Prefix LM of causal backbones: the whole text is read in order, and what follows the cut is scored."""
+    """Prefix LM of causal backbones: the full text is read in order, and tokens after the cut are scored."""
 
     def _view(self, batch: Batch, suffix_BT: Tensor) -> View:
         return next_token_view(batch, suffix_BT & batch.answer_BT & batch.valid_BT, self.vocabulary.begin)

@@ -1,15 +1,15 @@
-"""Masked language modelling beside a question about two texts, as BERT and ALBERT are trained.
+"""Masked language modelling and a question about two texts, as BERT and ALBERT are trained.
 
-A window of text is cut in two at a random place of its middle half, and shown as
+A window of text is cut in two at a random position of its middle half, and framed as
 ``[bos] a [eos] b [eos]`` with segments 0 and 1. The question is one of
 
-* ``next`` (Devlin et al. 2019, arXiv 1810.04805, section 3.1): does b follow a? In a share of the
+* ``next`` (Devlin et al. 2019, arXiv 1810.04805, section 3.1): does b follow a? In a fraction of the
   examples b comes from another window of the same split.
-* ``order`` (Lan et al. 2020, "ALBERT", arXiv 1909.11942, section 3.1): which is first? In a share
+* ``order`` (Lan et al. 2020, "ALBERT", arXiv 1909.11942, section 3.1): which is first? In a fraction
   of the examples a and b are exchanged.
 
-The loss is the mean over the masked tokens plus the mean over the pairs. What is
-drawn depends on the generator and the example, not on the rest of the batch.
+The loss is the mean over the masked tokens plus the mean over the pairs. Random
+draws depend on the generator and the example, not on the rest of the batch.
 
 Shapes: B batch, T length of a window, N pairs of a split.
 """
@@ -45,7 +45,7 @@ class SentencePairsConfig(MaskedLMConfig):
     question: str = "order"
     """``order`` (exchanged or not, as in ALBERT) or ``next`` (from elsewhere or not, as in BERT)."""
     changed_fraction: float = 0.5
-    """Share of the pairs that are exchanged, or whose second text comes from elsewhere."""
+    """Fraction of the pairs that are exchanged, or with a second text from another window."""
     pair_weight: float = 1.0
     """Weight of the question in the loss."""
 
@@ -86,32 +86,32 @@ class SentencePairs(MaskedLM):
         for row, generator in enumerate(generators):
             cut, change = torch.rand(2, generator=generator, dtype=torch.float64).tolist()
             window = self._window(batch, row)
-            place = len(window) // 4 + int(cut * max(1, len(window) // 2))
-            first, second = window[:place], window[place:]
+            position = len(window) // 4 + int(cut * max(1, len(window) // 2))
+            text_a, text_b = window[:position], window[position:]
             changed.append(int(change < self.config.changed_fraction))
             if changed[-1] and self.config.question == "order":
-                first, second = second, first
+                text_a, text_b = text_b, text_a
             elif changed[-1]:
-                second = self._elsewhere(batch, window, generator)[place:]
-            rows.append((first, second))
+                text_b = self._elsewhere(batch, window, generator)[position:]
+            rows.append((text_a, text_b))
         return self._framed(batch, rows), torch.tensor(changed)
 
     def _window(self, batch: Batch, row: int) -> Tensor:
-        """Tokens of a window, the bytes behind each, and which are to be scored: shape (T, 3)."""
+        """Tokens of a window, the bytes of each, and which are to be scored: shape (T, 3)."""
         assert batch.bytes_BT is not None
         columns = (batch.tokens_BT[row], batch.bytes_BT[row], batch.answer_BT[row].long())
         return torch.stack(columns, dim=1)[batch.valid_BT[row]]
 
     def _elsewhere(self, batch: Batch, window: Tensor, generator: torch.Generator) -> Tensor:
-        """Another window of the split, drawn evenly. Its neighbour is taken if it is this very one."""
+        """A uniformly drawn other window of the split; the next one if it equals this window."""
         seed = int(torch.randint(MOST_WINDOWS, (), generator=generator))
         limit = self.task.num_examples(batch.split) or MOST_WINDOWS
         index = int(torch.randint(limit, (), generator=generator))
-        for number in (index, (index + 1) % limit):
-            other = self._window(self.task.batch(batch.split, seed, number, 1), 0)
-            if not torch.equal(other[:, 0], window[:, 0]):
+        for example in (index, (index + 1) % limit):
+            candidate = self._window(self.task.batch(batch.split, seed, example, 1), 0)
+            if not torch.equal(candidate[:, 0], window[:, 0]):
                 break
-        return other
+        return candidate
 
     def _framed(self, batch: Batch, rows: Sequence[tuple[Tensor, Tensor]]) -> Batch:
         """``[bos] a [eos] b [eos]``, padded on the right, with segments 0 and 1."""
@@ -121,11 +121,11 @@ class SentencePairs(MaskedLM):
         segments_BT, valid_BT = torch.zeros(shape, dtype=torch.int64), torch.zeros(shape, dtype=torch.bool)
         scored_BT = torch.zeros_like(valid_BT)
         bos, eos = (torch.tensor([[special, 0, 0]]) for special in (v.bos, v.eos))
-        for row, (first, second) in enumerate(rows):
-            framed = torch.cat([bos, first, eos, second, eos])
+        for row, (text_a, text_b) in enumerate(rows):
+            framed = torch.cat([bos, text_a, eos, text_b, eos])
             tokens_BT[row, : len(framed)], bytes_BT[row, : len(framed)] = framed.T[:2]
             scored_BT[row, : len(framed)] = framed[:, 2] > 0
-            segments_BT[row, len(first) + 2 : len(framed)] = 1
+            segments_BT[row, len(text_a) + 2 : len(framed)] = 1
             valid_BT[row, : len(framed)] = True
         return Batch(
             tokens_BT=tokens_BT,
@@ -148,7 +148,7 @@ class SentencePairs(MaskedLM):
     def likelihood_score(self, model: Backbone, batch: Batch, generators: Sequence[torch.Generator]) -> Score:
         """The pseudo-likelihood of the window as an unchanged pair cut in its middle, and the pair's answer.
 
-        The answer is asked for a pair drawn as in training, shown without masks.
+        The answer is predicted for a pair drawn as in training, without masks.
         """
         device = next(model.parameters()).device
         pairs, changed_B = self.pairs(batch, generators)

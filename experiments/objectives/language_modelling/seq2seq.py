@@ -35,7 +35,7 @@ class Seq2SeqConfig:
     """Sequence to sequence."""
 
     num_beams: int = 1
-    """Hypotheses of the beam search that writes the texts of an evaluation; 1 takes the likeliest token."""
+    """Hypotheses of the beam search in evaluation; 1 for greedy decoding."""
     length_penalty: float = 1.0
     """Scores of hypotheses are divided by length to this power (beam search only)."""
 
@@ -45,7 +45,7 @@ class Seq2SeqConfig:
 
     @property
     def search(self) -> str:
-        """The search that generates texts, in words."""
+        """Description of the search that generates texts."""
         if self.num_beams == 1:
             return "greedy"
         return f"beam search of {self.num_beams}, length penalty {self.length_penalty:g}"
@@ -101,22 +101,22 @@ class Seq2Seq(Objective):
         frame = sum(map(len, self.vocabulary.pair_frame))
         limit, stop = self.task.config.max_target + frame, {self.vocabulary.eos}
         if self.config.num_beams == 1:
-            found = self.sample(
+            generated = self.sample(
                 model, sources, max_tokens=limit, generators=generators, sampling=GREEDY, stop=stop
             )
         else:
             beams = BeamConfig(num_beams=self.config.num_beams, length_penalty=self.config.length_penalty)
             start = self.prefill_state(model, sources, limit)
-            best = beam_search(model, start, self.vocabulary, beams, max_tokens=limit, stop=stop)
-            found = [hypotheses[0].tokens for hypotheses in best]
-        return [self.task.decode(tokens) for tokens in found]
+            hypotheses_of = beam_search(model, start, self.vocabulary, beams, max_tokens=limit, stop=stop)
+            generated = [hypotheses[0].tokens for hypotheses in hypotheses_of]
+        return [self.task.decode(tokens) for tokens in generated]
 
     def prefill_state(
         self, model: Backbone, prompts: Sequence[Sequence[int]], max_tokens: int
     ) -> PrefillState:
         v = self.vocabulary
-        before, after = v.pair_frame
-        sources = [[*before, *prompt, *after] for prompt in prompts]
+        prefix, suffix = v.pair_frame
+        sources = [[*prefix, *prompt, *suffix] for prompt in prompts]
         return prefill_target(model, sources, [[v.decoder_start]] * len(prompts), v, max_tokens)
 
     def summarise(self, records: Sequence[Any], split: str) -> list[Metric]:
@@ -125,19 +125,19 @@ class Seq2Seq(Objective):
 
 
 def framed_view(batch: Batch, vocabulary: Vocabulary) -> View:
-    """Return the view of pairs whose texts stand between the special tokens of a folder's tokenizer.
+    """Return the view of pairs with texts between the special tokens of a folder's tokenizer.
 
-    As that library trains: all tokens of the target are scored, the special ones before it too. A target that
-    was cut has none behind it.
+    As in ``transformers``, all tokens of the target are scored, including special tokens before it. A target
+    that was cut has no special token after it.
     """
-    before, after = vocabulary.pair_frame
+    prefix, suffix = vocabulary.pair_frame
     kept_BT = batch.valid_BT & batch.answer_BT
-    sources = [[*before, *source, *after] for source in source_prompts(batch)]
+    sources = [[*prefix, *source, *suffix] for source in source_prompts(batch)]
     targets = []
-    for row, kept in zip(batch.tokens_BT, kept_BT, strict=True):
-        text = row[kept].tolist()
+    for row, is_target in zip(batch.tokens_BT, kept_BT, strict=True):
+        text = row[is_target].tolist()
         ended = text[-1:] == [vocabulary.eos]
-        targets.append([*before, *text[: -1 if ended else None], *(after if ended else ())])
+        targets.append([*prefix, *text[: -1 if ended else None], *(suffix if ended else ())])
     source_BS, _ = pad_right(sources, vocabulary.pad, batch.tokens_BT.device)
     target_BY, _ = pad_right(targets, vocabulary.pad, batch.tokens_BT.device)
     lengths = [torch.tensor([len(text) for text in texts]) for texts in (sources, targets)]
@@ -157,7 +157,7 @@ class CausalSeq2Seq(Seq2Seq):
 
     def answer_view(self, batch: Batch) -> View:
         view = CausalLM(CausalLMConfig(), self.task).answer_view(batch)
-        # Columns of padding alone are not computed; without a begin token there is one less.
+        # Skip columns with only padding; without a begin token there is one column less.
         length = min(int(batch.valid_BT.sum(1).max()), view.tokens_BT.shape[1])
         return dataclasses.replace(
             view,

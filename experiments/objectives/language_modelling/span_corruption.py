@@ -1,7 +1,7 @@
-"""Span corruption: cut spans out of the text, let the decoder write them.
+"""Span corruption: cut spans out of the text, let the decoder generate them.
 
 Raffel et al. 2020 (T5, arXiv 1910.10683), sections 3.1.4 and 3.3.4, as published in its code:
-15% of the tokens in spans of mean length 3; the text begins with a kept span.
+15% of the tokens in spans of mean length 3; the text begins with an uncorrupted span.
 Each span is replaced by a sentinel; the target is each sentinel followed by its
 span, then the end token.
 
@@ -41,8 +41,8 @@ class SpanCorruptionConfig:
     mean_noise_span_length: float = 3.0
     """Mean length of a span, in tokens."""
     source_length: int | None = None
-    """Tokens the encoder is to read, such as 512; a window that would not fill it exactly is refused and
-    the right one named (568). Null takes what the task's window gives."""
+    """Length of the encoder's input, such as 512; a window that would not fill it exactly is rejected, and
+    the message names the right one (568). Null for the length that results from the task's window."""
     evaluation_samples: int = 1
     """Corrupted versions of each sequence that are scored."""
 
@@ -76,7 +76,7 @@ def split_lengths(length: int, density: float, mean_span: float) -> tuple[int, i
 
 
 def full_window(source_length: int, density: float, mean_span: float) -> tuple[int, int]:
-    """The longest window whose source has at most ``source_length`` tokens, and its target's length.
+    """The longest window whose source has at most ``source_length`` tokens, and the length of its target.
 
     As T5's ``random_spans_helper``, with its exception: at density 0.5 a target one token longer than
     the source is avoided by a window one shorter.
@@ -100,7 +100,7 @@ def random_parts(total: int, parts: int, batch: int, generator: torch.Generator)
 def noise_mask(
     length: int, density: float, mean_span: float, batch: int, generator: torch.Generator
 ) -> Tensor:
-    """True at the tokens to cut out, (B, T): kept and cut spans by turns, beginning with a kept one."""
+    """True at the tokens to cut out, (B, T); spans alternate, and the first one is not cut."""
     noise, spans = span_counts(length, density, mean_span)
     kept_BK = random_parts(length - noise, spans, batch, generator)
     cut_BK = random_parts(noise, spans, batch, generator)
@@ -146,12 +146,12 @@ class SpanCorruption(Objective):
 
     @property
     def longest(self) -> int:
-        return self.task.sequence_length + 1  # the end token, where every other token is its own span
+        return self.task.sequence_length + 1  # with the end token, if every second token is a span
 
     def _noise(self, batch: Batch, rows: int, generator: torch.Generator) -> Tensor:
         """The tokens to cut out of ``rows`` sequences of the batch's length."""
         if not batch.valid_BT.all():
-            raise DataError("span corruption takes full windows: this task pads its sequences")
+            raise DataError("span corruption needs full windows: this task pads its sequences")
         length = batch.tokens_BT.shape[1]
         return noise_mask(
             length, self.config.noise_density, self.config.mean_noise_span_length, rows, generator
@@ -166,7 +166,7 @@ class SpanCorruption(Objective):
         return self._view(batch, batch.answer_BT, score_all=False)
 
     def _view(self, batch: Batch, noise_BT: Tensor, *, score_all: bool) -> View:
-        """``score_all`` scores sentinels and the end token too, as T5 does; otherwise the cut tokens only."""
+        """``score_all`` also scores sentinels and the end token, as T5 does; otherwise only cut tokens."""
         every_row_B = torch.ones(len(noise_BT), dtype=torch.bool)
         return cut_out(batch, noise_BT, self.vocabulary, marked_B=every_row_B, score_all=score_all)
 

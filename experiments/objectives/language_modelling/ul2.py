@@ -1,8 +1,8 @@
 """UL2: a mixture of denoisers, each announced by a mode token.
 
-Tay et al. 2023 (arXiv 2205.05131), table 1: R denoisers cut short spans out of a small share of the
-text, X denoisers cut long spans or a large share, the S denoiser cuts off the last quarter. The first
-token of the source says which kind it is.
+Tay et al. 2023 (arXiv 2205.05131), table 1: R denoisers cut short spans out of a small fraction of the
+text, X denoisers cut long spans or a large fraction, the S denoiser cuts off the last quarter. The first
+token of the source is the mode.
 
 Shapes: B batch, T raw length.
 """
@@ -27,7 +27,7 @@ from experiments.tasks.task import Batch, Task
 
 
 class Denoiser(NamedTuple):
-    """A kind of corruption."""
+    """A type of corruption."""
 
     mode: str
     """``R``, ``S`` or ``X``."""
@@ -74,9 +74,9 @@ class UL2Config(PrefixLMConfig):
 
 
 class UL2(PrefixLM):
-    """UL2's objective. Evaluated, and shown tasks with answers, as a prefix LM in mode S.
+    """UL2's objective. Evaluation, and tasks with answers, use a prefix LM in mode S.
 
-    The likelihood is that of ``PrefixLM``: the same texts, cut at the same places.
+    The likelihood is that of ``PrefixLM``: the same texts, cut at the same positions.
     """
 
     Config = UL2Config
@@ -118,7 +118,7 @@ class UL2(PrefixLM):
         if not batch.whole:
             return self.answer_view(batch)
         if not batch.valid_BT.all():
-            raise DataError("UL2 takes full windows: this task pads its sequences")
+            raise DataError("UL2 needs full windows: this task pads its sequences")
         rates = torch.tensor(self.config.mixture_weights)
         cut, drawn = [], []
         for _ in range(len(batch.tokens_BT)):
