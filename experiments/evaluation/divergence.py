@@ -1,4 +1,4 @@
-"""Detect that a finished run has diverged: its score is no number, or worse than knowing nothing."""
+"""Detect that a finished run has diverged: its score is NaN, or worse than the uniform distribution."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ a run of fewer than ``FEW_STEPS`` steps is allowed this multiple of it."""
 
 
 def divergence(metric: Metric, references: Sequence[Reference], steps: int) -> str | None:
-    """Return why the score of a run says that it diverged, in words; None where it does not.
+    """Return the reason why the score of a run shows that it diverged; None if it did not.
 
     A model that needs more bits than the uniform code, which gives all tokens of the vocabulary the same
-    probability, has learned something false. Tasks without such a code have no line to be above, and pseudo-
-    likelihoods count tokens that stand for no text, such as the marks of removed spans.
+    probability, has learned something false. Tasks without such a code have no threshold, and pseudo-
+    likelihoods count tokens without text, such as the marks of removed spans.
 
     Args:
         metric: the score of the run.
         references: those of its task.
-        steps: optimizer steps that the run has taken.
+        steps: optimizer steps of the run.
     """
     if not math.isfinite(metric.value):
         return f"the {metric.split} {metric.name} is {metric.value}, no finite number"

@@ -1,4 +1,4 @@
-"""Processes whose forward passes need one another, each with examples of its own.
+"""Forward passes that need all processes, each with different examples.
 
 Where the weights of a model are divided among processes, a forward pass gathers them block by block, so that
 all processes must make it together. Some have more batches than others, or need more passes for one.
@@ -17,17 +17,17 @@ from torch import nn
 
 @contextmanager
 def in_step(model: nn.Module) -> Iterator[None]:
-    """Within it processes may run the model different numbers of times.
+    """Allow processes to run the model different numbers of times in the block.
 
-    Before each pass they ask each other who makes one. A process that has left the block repeats its last
-    pass, for the sake of the others, until none makes one.
+    Before each pass, processes exchange which of them run one. A process that has left the block repeats its
+    last pass, which the other processes need, until none makes one.
 
-    All processes must enter it, run the model at least once, and in no other way than by calling it.
+    All processes must enter it, run the model at least once, and only by calling it.
     """
-    last: list[tuple[Any, Any]] = []
+    last_call: list[tuple[Any, Any]] = []
 
     def announce(module: nn.Module, args: Any, kwargs: Any) -> None:
-        last[:] = [(args, kwargs)]
+        last_call[:] = [(args, kwargs)]
         _any_works(True)
 
     # Before the hooks that gather weights, so that all processes do both in the same order.
@@ -37,12 +37,12 @@ def in_step(model: nn.Module) -> Iterator[None]:
     finally:
         hook.remove()
     while _any_works(False):
-        args, kwargs = last[0]
+        args, kwargs = last_call[0]
         model(*args, **kwargs)
 
 
-def _any_works(own: bool) -> bool:
-    """Return True if any process is about to run the model. All must ask."""
-    flag = torch.tensor(int(own))
+def _any_works(local: bool) -> bool:
+    """Return True if any process is about to run the model. All processes must call it."""
+    flag = torch.tensor(int(local))
     dist.all_reduce(flag, dist.ReduceOp.MAX)
     return bool(flag)

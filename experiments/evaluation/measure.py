@@ -26,7 +26,7 @@ from experiments.tasks.task import Task
 from experiments.tasks.text.text import Text
 
 EVALUATION_SEED = 0
-"""Every run, whatever its seed, is evaluated on the same examples with the same masks."""
+"""Seed of evaluation for all seeds of runs: they use the same examples and masks."""
 
 
 FIELDS = ("accuracy_B", "nats_B", "bytes_B", "cluster_B", "slices_BK")
@@ -35,8 +35,8 @@ WHOLE_SPLIT_TOKENS = 2**24
 """A split with more tokens than this, the contexts counted, is sampled: at 2**24 tokens, what the sample adds
 to the standard error is below 0.01 bits per byte, or 0.5 points of accuracy."""
 FIRST_EXAMPLES, MOST_EXAMPLES = 2_000, 10_000
-"""Examples of a generated task: as many as bring the standard error to ``POINTS``. ``MOST_EXAMPLES`` do so
-whatever the accuracy is, as no share has a standard deviation above 1/2."""
+"""Examples of a generated task: enough to bring the standard error to ``POINTS``. ``MOST_EXAMPLES`` is
+enough for any accuracy, because no fraction has a standard deviation above 1/2."""
 POINTS = 0.005
 
 
@@ -52,61 +52,61 @@ class EvaluationShard:
     """True where the weights are divided, so that all processes must run the model together."""
 
     def map_examples(
-        self, model: nn.Module, score: Callable[[int, int], list[Score]], first: int, end: int
+        self, model: nn.Module, score: Callable[[int, int], list[Score]], start: int, end: int
     ) -> list[Score]:
-        """The scores of sequences ``first .. end``; ``score`` finds those of a range of them by the model.
+        """The scores of sequences ``start .. end``; ``score`` computes those of a range.
 
-        Numbers are added up among the processes, each being 0 everywhere but in one, so they are exact.
-        Records can be anything and are not sent: every process then scores all sequences.
+        Scores are summed over processes, each being 0 in all but one process, so they are exact.
+        Records have any type and are not exchanged: every process then scores all sequences.
         """
-        if self.of == 1 or first == end:
-            return score(first, end)
+        if self.of == 1 or start == end:
+            return score(start, end)
         if not self.lockstep:
-            return self._merged(score, first, end, score(*self._part(first, end)))
-        with in_step(model):  # all begin with one sequence, which shows whether there are records
-            begun = score(first, first + 1)
-            apart = not any(s.records for s in begun)
-            own = score(*self._part(first + 1, end)) if apart else score(first + 1, end)
-        return [*begun, *(self._merged(score, first + 1, end, own) if apart else own)]
+            return self._merged(score, start, end, score(*self._part(start, end)))
+        with in_step(model):  # all score one sequence first, to see whether there are records
+            first_score = score(start, start + 1)
+            divided = not any(s.records for s in first_score)
+            local = score(*self._part(start + 1, end)) if divided else score(start + 1, end)
+        return [*first_score, *(self._merged(score, start + 1, end, local) if divided else local)]
 
-    def _part(self, first: int, end: int) -> tuple[int, int]:
-        """Return the range of the sequences ``first .. end`` that this process scores."""
-        begin, stop = (first + (end - first) * part // self.of for part in (self.index, self.index + 1))
+    def _part(self, start: int, end: int) -> tuple[int, int]:
+        """Return the range of the sequences ``start .. end`` that this process scores."""
+        begin, stop = (start + (end - start) * part // self.of for part in (self.index, self.index + 1))
         return begin, stop
 
     def _merged(
-        self, score: Callable[[int, int], list[Score]], first: int, end: int, own: list[Score]
+        self, score: Callable[[int, int], list[Score]], start: int, end: int, local: list[Score]
     ) -> list[Score]:
-        """Return the scores of the sequences ``first .. end``, of which this process has its part."""
-        begin, stop = self._part(first, end)
-        has = torch.tensor(
-            [any(s.records for s in own), *(max((_width(s, f) for s in own), default=0) for f in FIELDS)]
+        """Return the scores of the sequences ``start .. end``, of which this process has its part."""
+        begin, stop = self._part(start, end)
+        flags = torch.tensor(
+            [any(s.records for s in local), *(max((_width(s, f) for s in local), default=0) for f in FIELDS)]
         ).int()
-        dist.all_reduce(has, dist.ReduceOp.MAX)
-        if has[0]:
-            return [*score(first, begin), *own, *score(stop, end)]
-        found: dict[str, Any] = {}
-        for name, width in zip(FIELDS, has[1:].tolist(), strict=True):
+        dist.all_reduce(flags, dist.ReduceOp.MAX)
+        if flags[0]:
+            return [*score(start, begin), *local, *score(stop, end)]
+        fields: dict[str, Any] = {}
+        for name, width in zip(FIELDS, flags[1:].tolist(), strict=True):
             if width == 0:
                 continue
-            all_NK = torch.zeros(end - first, width, dtype=torch.float64)
-            if self.reports and own:
-                all_NK[begin - first : stop - first] = torch.cat(
-                    [getattr(s, name).double().cpu().view(-1, width) for s in own]
+            all_NK = torch.zeros(end - start, width, dtype=torch.float64)
+            if self.reports and local:
+                all_NK[begin - start : stop - start] = torch.cat(
+                    [getattr(s, name).double().cpu().view(-1, width) for s in local]
                 )
             dist.all_reduce(all_NK)
-            found[name] = all_NK[:, 0] if width == 1 else all_NK
-        return [Score(**found)]
+            fields[name] = all_NK[:, 0] if width == 1 else all_NK
+        return [Score(**fields)]
 
 
 def _width(score: Score, field: str) -> int:
-    """Return the numbers that a field has for each sequence; 0 for none."""
+    """Return the count of values that a field has for each sequence; 0 for none."""
     value = getattr(score, field)
     return 0 if value is None else value[:1].numel()
 
 
 ALONE = EvaluationShard()
-"""The shard of a process that evaluates alone."""
+"""The shard of a single process."""
 
 
 def measure(
@@ -122,14 +122,14 @@ def measure(
     shard: EvaluationShard = ALONE,
     by_slice: bool = False,
 ) -> list[Metric]:
-    """Every metric on a split, the task's own first.
+    """Every metric on a split, the metric of the task first.
 
-    ``examples`` of it are scored, drawn at random by a fixed seed; None takes the whole split (a sample,
-    where it has more than ``WHOLE_SPLIT_TOKENS``), or of a generated task as many as make the standard error
+    ``examples`` of it are scored, drawn at random by a fixed seed; None for the full split (a sample,
+    where it has more than ``WHOLE_SPLIT_TOKENS``), or for generated tasks enough to make the standard error
     small.
     ``before_batch`` is called between batches and may raise to end the evaluation early.
-    Of several processes each goes through its ``shard``, and all find the same.
-    ``by_slice`` records what slices of a text (``experiments.evaluation.slices``) add to its score.
+    Each process scores its ``shard``, and all return the same metrics.
+    ``by_slice`` records the contribution of slices of a text (``experiments.evaluation.slices``).
     """
     available = task.num_examples(split)
     total = first_examples(task, split, examples)
@@ -138,9 +138,9 @@ def measure(
     device = next(model.parameters()).device
     slices = TokenSlices(task) if by_slice and isinstance(task, Text) else None
 
-    def score(first: int, end: int) -> list[Score]:
-        found = []
-        for start in range(first, end, batch_size):
+    def score(begin_: int, end: int) -> list[Score]:
+        scores_ = []
+        for start in range(begin_, end, batch_size):
             before_batch()
             stop = min(start + batch_size, end)
             batch = task.batch(split, EVALUATION_SEED, start, stop - start)
@@ -150,8 +150,8 @@ def measure(
             if slices is not None and result.by_token is not None:
                 texts = slices.task.window_texts(split, EVALUATION_SEED, start, stop - start)
                 sums_BK = slices.sums(batch, result.by_token, texts)
-            found.append(replace(result, cluster_B=batch.cluster_B, by_token=None, slices_BK=sums_BK))
-        return found
+            scores_.append(replace(result, cluster_B=batch.cluster_B, by_token=None, slices_BK=sums_BK))
+        return scores_
 
     with inference(model, device, precision):
         scores = shard.map_examples(model, score, 0, total)
@@ -260,5 +260,5 @@ def _errors(
 
 def _joined(parts: list[Tensor | None]) -> NDArray[np.float64]:
     """Return a field of all scores; empty where they do not have it."""
-    found = [part.double().cpu().numpy() for part in parts if part is not None]
-    return np.concatenate(found) if found else np.zeros(0)
+    arrays = [part.double().cpu().numpy() for part in parts if part is not None]
+    return np.concatenate(arrays) if arrays else np.zeros(0)

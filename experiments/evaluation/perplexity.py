@@ -28,8 +28,8 @@ from experiments.tasks.text.text import Text
 def text_rates(metric: Metric, task: Task, batch_size: int) -> dict[str, float]:
     """``metric``, in bits per byte, as perplexity per token, bits per character and perplexity per word.
 
-    Tokens and characters are those of the examples that the metric is of. Words are those of the whole split
-    (of the published one, where ``task.test_words`` says so), so that tokenizers and windows do not matter.
+    Tokens and characters are those of the examples that the metric is of. Words are those of the full split
+    (of the published one, where ``task.test_words`` is set), so that tokenizers and windows do not matter.
     A character is a code point of UTF-8. Empty for other metrics; without words where the task is no corpus.
     """
     if metric.name != "bits_per_byte":
@@ -37,27 +37,27 @@ def text_rates(metric: Metric, task: Task, batch_size: int) -> dict[str, float]:
     nats_per_byte = bits_to_nats(metric.value)
     tokens = num_bytes = characters = 0
     for start in range(0, metric.items, batch_size):
-        place = (metric.split, EVALUATION_SEED, start, min(batch_size, metric.items - start))
-        batch = task.batch(*place)
+        batch_args = (metric.split, EVALUATION_SEED, start, min(batch_size, metric.items - start))
+        batch = task.batch(*batch_args)
         assert batch.bytes_BT is not None
         scored_BT = batch.answer_BT & batch.valid_BT
         tokens += int(scored_BT.sum())
         num_bytes += int((batch.bytes_BT * scored_BT).sum())
         # All but the first byte of a code point are 10xxxxxx.
-        characters += sum(b & 0xC0 != 0x80 for text in task.scored_texts(*place) for b in text)
-    found = {
+        characters += sum(b & 0xC0 != 0x80 for text in task.scored_texts(*batch_args) for b in text)
+    rates = {
         "perplexity_per_token": math.exp(nats_per_byte * num_bytes / tokens),
         "bits_per_character": metric.value * num_bytes / characters,
     }
     if isinstance(task, Text):
         nats_per_word = nats_per_byte / task.words_per_byte(metric.split)
-        # A model that knows nothing may need more nats for a word than a float can hold as a perplexity.
-        found["perplexity_per_word"] = math.exp(nats_per_word) if nats_per_word < 700 else math.inf
-    return found
+        # An untrained model may need more nats for a word than a float can hold as a perplexity.
+        rates["perplexity_per_word"] = math.exp(nats_per_word) if nats_per_word < 700 else math.inf
+    return rates
 
 
 SLICES = ("repeated", "other")
-"""Of the tokens: those that complete a bigram of the context once more, and the others."""
+"""Of the tokens: those that complete a bigram of the context once more, and all other ones."""
 
 
 def nats_by_recall(
@@ -97,9 +97,8 @@ def position_nats(
 ) -> Iterator[tuple[Batch, Tensor, Tensor]]:
     """Batches of a split, the nats (B, T) of each of their tokens, and which are scored; on the CPU.
 
-    Raises ConfigError, which says to set ``off``, where the objective does not read from left to right or the
-    task is no text.
-    """
+    Raises ConfigError, which tells to set ``off``, where the objective does not read from left to right or
+    the task is not text."""
     task, device = objective.task, next(model.parameters()).device
     total = first_examples(task, split, examples)
     with inference(model, device, precision):

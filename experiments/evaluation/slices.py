@@ -2,17 +2,17 @@
 
 Every token of a window is in one slice of each grouping (``by``):
 
-    recall      whether the token completes an n-gram that stands earlier in its window, which a model can
+    recall      whether the token completes an n-gram that occurs earlier in its window, which a model can
                 repeat from its context (Arora et al. 2023, Zoology, arXiv 2312.04927): n = 2, or 8 of bytes
-    repeat      the longest n-gram that ends with the token and stands earlier in its window
+    repeat      the longest n-gram that ends with the token and occurs earlier in its window
     position    the number of tokens before it in its window
-    frequency   the share of the training text that the tokens which are more frequent make up
-    kind        kind of text (``experiments.evaluation.text_kinds``)
+    frequency   the fraction of the training text that consists of more frequent tokens
+    kind        type of text (``experiments.evaluation.text_kinds``)
 
 They depend on the text, the tokenizer and the windows, not on a model: all models of a table share them. The
 slices of a grouping add up to the score.
 
-Shapes: B batch, T length, V vocabulary, N sequences of a split, K numbers of each: three for each slice.
+Shapes: B batch, T length, V vocabulary, N sequences of a split, K values of each: three for each slice.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ STRETCHES = 4
 CLUSTERS = 32
 """Groups of documents whose sums are recorded."""
 SUMS = 3
-"""Numbers of each slice of a sequence: nats, tokens, bytes."""
+"""Values of each slice of a sequence: nats, tokens, bytes."""
 
 
 class Grouping(NamedTuple):
@@ -66,8 +66,8 @@ class TokenSlices:
         self.begins = sorted({0, *ends[:-1]})
         self.frequency_V = frequency_bands(task.train_token_counts())
         unit = "bytes" if self.recall == RECALL_BYTES else "tokens"
-        last = [begin - 1 for begin in [*self.begins[1:], length]]
-        positions = (f"{begin:,} to {end:,}" for begin, end in zip(self.begins, last, strict=True))
+        last_positions = [begin - 1 for begin in [*self.begins[1:], length]]
+        positions = (f"{begin:,} to {end:,}" for begin, end in zip(self.begins, last_positions, strict=True))
         self.groupings = (
             Grouping("recall", (f"repeats fewer than {self.recall} {unit}", f"repeats {self.recall} {unit}")),
             Grouping("repeat", tuple(REPEATS.values())),
@@ -97,25 +97,25 @@ class TokenSlices:
         """
         rows = len(batch.tokens_BT)
         values = [x.numpy() for x in (scores.nats_BT, scores.tokens_BT, scores.bytes_BT)]
-        found = []
+        parts = []
         for grouping, slice_BT in zip(self.groupings, self.labels(batch, texts), strict=True):
             size = len(grouping.names)
             index_N = (slice_BT + size * np.arange(rows)[:, None]).ravel()
             sums = [np.bincount(index_N, x_BT.ravel(), rows * size).reshape(rows, size) for x_BT in values]
-            found.append(np.stack(sums, axis=2).reshape(rows, SUMS * size))
-        return torch.from_numpy(np.concatenate(found, axis=1))
+            parts.append(np.stack(sums, axis=2).reshape(rows, SUMS * size))
+        return torch.from_numpy(np.concatenate(parts, axis=1))
 
     def totals(self, sums_NK: NDArray[np.float64], cluster_N: NDArray[np.float64]) -> list[SliceTotals]:
-        """Return what is recorded of each slice that is not empty."""
+        """Return the totals of each slice that is not empty."""
         names = [(grouping.by, name) for grouping in self.groupings for name in grouping.names]
-        found = []
+        totals_ = []
         for (by, name), (nats_N, tokens_N, bytes_N) in zip(
             names, sums_NK.T.reshape(len(names), SUMS, -1), strict=True
         ):
             if not (nats_N.any() or tokens_N.any() or bytes_N.any()):
                 continue
             bits_N = nats_to_bits(nats_N)
-            found.append(
+            totals_.append(
                 SliceTotals(
                     by=by,
                     name=name,
@@ -128,16 +128,16 @@ class TokenSlices:
                     ],
                 )
             )
-        return found
+        return totals_
 
 
 def longest_repeats(tokens_BT: Tensor, most: int) -> Tensor:
-    """Return the longest n-gram (B, T) that ends with each token and stands earlier in its row.
+    """Return the longest n-gram (B, T) that ends with each token and occurs earlier in its row.
 
-    Of n only the powers of two up to ``most`` are told apart: the largest of them that is reached; 1 where
-    not even the token and the one before it stood together. The earlier n-gram may overlap.
+    Only the powers of two up to ``most`` are distinguished: the largest n that is reached; 1 if the token and
+    the one before it did not occur together. The earlier n-gram may overlap.
 
-    The n-grams of twice a length are pairs of those of the length, so each length takes one sort (prefix
+    The n-grams of twice a length are pairs of those of the length, so each length needs one sort (prefix
     doubling: Karp, Miller and Rosenberg 1972).
     """
     rows, length = tokens_BT.shape

@@ -64,7 +64,7 @@ def strided_perplexity(
             end = min(begin + window, len(tokens))
             tokens_1T = torch.tensor([tokens[begin:end]], device=device)
             new = int(end - reached)
-            # The first token of a text has nothing before it, so it is read and not scored.
+            # The first token of a text has no context, so it is read and not scored.
             scored = min(new, end - begin - 1)
             logits_TV = model(tokens_1T).logits_BTV[0, -scored - 1 : -1]
             loss = torch.nn.functional.cross_entropy(logits_TV.float(), tokens_1T[0, -scored:])

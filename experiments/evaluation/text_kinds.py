@@ -1,4 +1,4 @@
-"""Kinds of text, by spelling and layout alone: what any corpus of UTF-8 can tell without a tagger.
+"""Types of text, only by spelling and layout, so that any UTF-8 corpus needs no tagger.
 
 Shapes: T tokens, N bytes of a text.
 """
@@ -13,13 +13,13 @@ from experiments.data.code_lines import is_code
 KINDS = (
     "start of a word", "rest of a word", "number", "punctuation", "code", "white space", "end of document",
 )  # fmt: skip
-"""In the order of their numbers. ``code`` is all but the white space of a line that looks like code;
-``end of document`` stands for every token without text."""
+"""In the order of their indices. ``code`` is all but the white space of a line that looks like code;
+``end of document`` is every token without text."""
 START, REST, NUMBER, PUNCTUATION, CODE, SPACE, END = range(len(KINDS))
 
 
 def _byte_kinds() -> NDArray[np.uint8]:
-    """Return the kind of each byte by itself: letters are ``REST``; so are bytes beyond ASCII and ``_``."""
+    """Return the type of each byte by itself: letters are ``REST``; so are bytes outside ASCII and ``_``."""
     kinds = np.full(256, PUNCTUATION, dtype=np.uint8)
     for byte in range(256):
         character = chr(byte)
@@ -36,14 +36,14 @@ _BYTE_KINDS = _byte_kinds()
 
 
 def token_kinds(text: bytes, bytes_T: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the kind (T,) of each token of a text, as its number in ``KINDS``.
+    """Return the type (T,) of each token of a text, as its index in ``KINDS``.
 
-    A token has the kind of its first byte that is no white space. A line that begins before the text is
+    A token has the type of its first byte that is not white space. A line that begins before the text is
     judged by the part in it.
 
     Args:
         text: in UTF-8.
-        bytes_T: bytes of it behind each token; their sum is its length.
+        bytes_T: bytes of it of each token; their sum is its length.
     """
     byte_kinds_N = _text_kinds(np.frombuffer(text, dtype=np.uint8))
     end_T = bytes_T.cumsum()
@@ -58,7 +58,7 @@ def token_kinds(text: bytes, bytes_T: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def _text_kinds(text_N: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Return the kind of each byte of a text."""
+    """Return the type of each byte of a text."""
     kinds_N = _BYTE_KINDS[text_N]
     letter_N = kinds_N == REST
     opens_N = letter_N.copy()

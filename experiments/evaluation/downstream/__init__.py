@@ -1,1 +1,1 @@
-"""The tasks of the lm-evaluation-harness, asked of our models."""
+"""Evaluation of models on tasks of the lm-evaluation-harness."""

@@ -5,10 +5,9 @@
     archbench evaluate downstream run=FOLDER tasks=[lambada_openai] limit=100
     archbench evaluate downstream run=FOLDER task=sentences shots=4
 
-A table on the screen, and a line for each row at the end of ``downstream.jsonl`` in the run's folder. Tasks
-are YAML files of the harness: those in the folder ``include``, or its own, which fetch their data themselves;
-``task`` is one of ours, as ``experiments.train`` takes them.
-"""
+It prints a table, and appends a line for each row to ``downstream.jsonl`` in the run's folder. Tasks
+are YAML files of the harness: those in the folder ``include``, or those in the package, which download their
+data; ``task`` is one of archbench, as in ``experiments.train``."""
 
 from __future__ import annotations
 
@@ -55,14 +54,14 @@ class DownstreamConfig:
     tasks: list[str] = field(default_factory=list)
     """Names of tasks, groups or tags of the harness."""
     include: str | None = None
-    """Folder of task files; what is not found there is looked for among the harness's own."""
+    """Folder of task files, searched before those in the harness."""
     shots: int | None = None
-    """Solved examples before each question, of the split that the task names for it; null takes the task's
-    number. A task that fixes 0 keeps it; one that asks for whole texts has none."""
+    """Solved examples before each question, of the split that the task names for it; null for the task's
+    number. Tasks that fix it to 0 and tasks that score complete texts ignore it."""
     limit: int | None = None
-    """Examples of each task at most; null takes all."""
+    """Examples of each task at most; null for all."""
     samples: int = 32
-    """Masked versions of each answer from which a bound is estimated; other likelihoods draw nothing."""
+    """Masked versions of each answer from which a bound is estimated; other likelihoods are deterministic."""
     batch_size: int = 32
     """Requests at once; changes memory, not results."""
     seed: int = 1234
@@ -122,17 +121,19 @@ def check_installed() -> None:
         ) from None
 
 
-def evaluate(saved: LoadedModel, config: DownstreamConfig, own: Sequence[dict[str, Any]] = ()) -> list[Row]:
-    """Return a row for each metric of each task, in order; ``own`` are tasks beside those of the harness."""
-    from lm_eval import evaluator  # takes seconds, which every command would wait
+def evaluate(
+    saved: LoadedModel, config: DownstreamConfig, extra_tasks: Sequence[dict[str, Any]] = ()
+) -> list[Row]:
+    """Return a row for each metric of each task, in order; ``extra_tasks`` are not from the harness."""
+    from lm_eval import evaluator  # imports in seconds, which would delay every command
 
     from experiments.evaluation.downstream.lm_eval_model import HarnessModel
 
     scorer = AnswerScorer(
         saved, samples=config.samples, seed=config.seed, batch_size=config.batch_size, device=config.device
     )
-    found = load_tasks(config, own)
-    check_kinds(saved, found)
+    tasks = load_tasks(config, extra_tasks)
+    check_kinds(saved, tasks)
     model = HarnessModel(
         saved,
         scorer,
@@ -141,40 +142,40 @@ def evaluate(saved: LoadedModel, config: DownstreamConfig, own: Sequence[dict[st
         device=config.device,
         progress=Console("downstream").progress,
     )
-    # Its errors of whole splits are resampled; ours are the jackknife's, as everywhere.
-    results = evaluator.evaluate(model, found, limit=config.limit, bootstrap_iters=0)
-    return task_rows(results, found["tasks"], model.notes, saved, scorer, config.seed)
+    # The harness would bootstrap standard errors; archbench uses the jackknife everywhere.
+    results = evaluator.evaluate(model, tasks, limit=config.limit, bootstrap_iters=0)
+    return task_rows(results, tasks["tasks"], model.notes, saved, scorer, config.seed)
 
 
-def load_tasks(config: DownstreamConfig, own: Sequence[dict[str, Any]] = ()) -> TaskDict:
+def load_tasks(config: DownstreamConfig, extra_tasks: Sequence[dict[str, Any]] = ()) -> TaskDict:
     """The tasks, with their data, number of shots and seed.
 
     Raises:
         ConfigError: a name that no task has.
-        DataError: a task that cannot be built, or whose data cannot be had.
+        DataError: a task that cannot be built, or its data cannot be loaded.
     """
     with quiet():
         manager = _manager(config)
         try:
-            found = manager.load([*config.tasks, *own])
-        except Exception as error:  # whatever a task's file or its data brings about
+            tasks = manager.load([*config.tasks, *extra_tasks])
+        except Exception as error:  # a task's file may raise anything
             reason = " ".join(str(error).split()) or "no reason given"
             raise DataError(f"tasks={_listed(config.tasks)}: {type(error).__name__}: {reason}") from error
-    for name, task in found["tasks"].items():
-        written = task.get_config("num_fewshot")
+    for name, task in tasks["tasks"].items():
+        configured = task.get_config("num_fewshot")
         if (
             task.OUTPUT_TYPE == "loglikelihood_rolling"
         ):  # whole texts: there is no question to show them before
             task.set_config(key="num_fewshot", value=0)
-        elif written is None or (config.shots is not None and written != 0):
+        elif configured is None or (config.shots is not None and configured != 0):
             task.set_config(key="num_fewshot", value=config.shots or 0)
         task.set_fewshot_seed(seed=config.seed)
         check_shots(name, task)
-    return found
+    return tasks
 
 
 def _manager(config: DownstreamConfig) -> TaskManager:
-    """Return a manager that knows the tasks asked for; the harness's own are indexed only where needed."""
+    """Return a manager for the configured tasks; those of the harness are indexed only if needed."""
     from lm_eval.tasks import TaskManager
 
     if not config.tasks:
@@ -193,9 +194,9 @@ def _manager(config: DownstreamConfig) -> TaskManager:
     return manager
 
 
-def check_kinds(saved: LoadedModel, found: TaskDict) -> None:
-    """Refuses tasks whose questions the model cannot be asked."""
-    for name, task in found["tasks"].items():
+def check_kinds(saved: LoadedModel, tasks: TaskDict) -> None:
+    """Raise ConfigError for tasks that the model cannot answer."""
+    for name, task in tasks["tasks"].items():
         if task.OUTPUT_TYPE == "loglikelihood_rolling" and saved.model.capabilities.encoder_decoder:
             raise ConfigError(
                 f"tasks: {name} asks for the likelihood of whole texts, and an encoder-decoder only says how "
@@ -209,8 +210,8 @@ def check_kinds(saved: LoadedModel, found: TaskDict) -> None:
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """No progress bars of datasets that are prepared, no warnings of tasks about their defaults."""
-    import datasets  # takes seconds
+    """Silence progress bars of datasets and warnings of tasks about their defaults."""
+    import datasets  # slow to import
 
     logger, level = logging.getLogger("lm_eval"), logging.getLogger("lm_eval").level
     datasets.disable_progress_bars()

@@ -28,8 +28,8 @@ from experiments.tasks.likelihood import Likelihood
 from experiments.tasks.task import Batch
 
 PAD_TO = 16
-"""Answers are padded to a multiple of it. The padding of an answer depends on its own length only, hence so
-do the masks that are drawn for it, whatever shares its batch."""
+"""Answers are padded to a multiple of it. The padding of an answer depends only on its length, and so do
+the masks that are drawn for it, regardless of the rest of the batch."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +39,7 @@ class ScoringRequest:
     context: list[int]
     tokens: list[int]
     noise: str
-    """Names the random numbers: answers to one question share it, and so the noise of their difference is
+    """Key of the random draws: answers to one question share it, so that the noise of their difference is
     less."""
 
 
@@ -50,7 +50,7 @@ class AnswerScore:
     nats: float
     """-log p, its bound, or the pseudo-likelihood."""
     variance: float
-    """Of ``nats``, through the masks that were drawn; 0 where nothing is drawn."""
+    """Of ``nats``, through the masks that were drawn; 0 if the likelihood is deterministic."""
     greedy: bool
     """True if every token of the answer is the likeliest one: each given those before it where the model
     reads from left to right, all at once where it unmasks."""
@@ -90,34 +90,34 @@ class AnswerScorer:
     def score(
         self, answers: Sequence[ScoringRequest], on_progress: Callable[[int], None]
     ) -> list[AnswerScore]:
-        """The score of each answer; ``on_progress`` is called with the number of those that are done.
+        """The score of each answer; ``on_progress`` is called with the count of finished answers.
 
         Raises:
-            DataError: an answer is longer than the model can be given.
+            DataError: an answer is longer than the model allows.
         """
-        found: dict[int, AnswerScore] = {}
+        score_of: dict[int, AnswerScore] = {}
         with inference(self._saved.model, torch_device(self._device.name), self._device.precision):
-            for length, numbers in self._batches(answers):
-                some = [answers[number] for number in numbers]
-                found.update(zip(numbers, self._score_together(some, length), strict=True))
-                on_progress(len(found))
-        return [found[number] for number in range(len(answers))]
+            for length, indices in self._batches(answers):
+                batch = [answers[number] for number in indices]
+                score_of.update(zip(indices, self._score_together(batch, length), strict=True))
+                on_progress(len(score_of))
+        return [score_of[number] for number in range(len(answers))]
 
     def _batches(self, answers: Sequence[ScoringRequest]) -> Iterator[tuple[int, list[int]]]:
-        """Padded lengths, the longest first, with the numbers of the answers of a batch."""
+        """Padded lengths, the longest first, with the indices of the answers of a batch."""
         by_length = defaultdict(list)
-        for number, answer in enumerate(answers):
+        for index, answer in enumerate(answers):
             length = len(answer.context) + len(answer.tokens)
             if length > self.longest:
                 raise DataError(
                     f"context and answer have {length} tokens, the model can be given {self.longest}: cut "
                     "the context, or leave the task out"
                 )
-            by_length[min(-(-length // PAD_TO) * PAD_TO, self.longest)].append(number)
+            by_length[min(-(-length // PAD_TO) * PAD_TO, self.longest)].append(index)
         for length in sorted(by_length, reverse=True):
-            numbers = by_length[length]
-            for first in range(0, len(numbers), self._batch_size):
-                yield length, numbers[first : first + self._batch_size]
+            indices = by_length[length]
+            for start in range(0, len(indices), self._batch_size):
+                yield length, indices[start : start + self._batch_size]
 
     def _score_together(self, answers: Sequence[ScoringRequest], length: int) -> list[AnswerScore]:
         objective, model = self._objective, self._saved.model
@@ -145,9 +145,9 @@ class AnswerScorer:
         return [AnswerScore(nats=nats, variance=variance, greedy=greedy) for nats, variance, greedy in rows]
 
     def _batch(self, answers: Sequence[ScoringRequest], length: int) -> Batch:
-        """The answers behind their contexts, padded on the right.
+        """The answers after their contexts, padded on the right.
 
-        An answer that stands by itself (of a model that learned pairs) is separated and ended as in training.
+        For a model of text pairs, the answer is separated and ended as in training.
         """
         vocabulary = self._saved.objective.vocabulary
         objective = self._saved.objective
@@ -157,16 +157,16 @@ class AnswerScorer:
         answer_BT, valid_BT = torch.zeros(shape, dtype=torch.bool), torch.zeros(shape, dtype=torch.bool)
         for row, answer in enumerate(answers):
             context, tokens = answer.context + end, answer.tokens + end
-            whole = len(context) + len(tokens)
-            tokens_BT[row, :whole] = torch.tensor(context + tokens)
-            answer_BT[row, len(context) : whole] = True
-            valid_BT[row, :whole] = True
+            total = len(context) + len(tokens)
+            tokens_BT[row, :total] = torch.tensor(context + tokens)
+            answer_BT[row, len(context) : total] = True
+            valid_BT[row, :total] = True
         return Batch(
             tokens_BT=tokens_BT,
             context_BT=tokens_BT,
             answer_BT=answer_BT,
             valid_BT=valid_BT,
-            bytes_BT=torch.zeros_like(tokens_BT),  # nobody asks for bits per byte here
+            bytes_BT=torch.zeros_like(tokens_BT),  # bits per byte are not computed here
             split="test",
         )
 
@@ -192,7 +192,7 @@ def scoring_objective(saved: LoadedModel, samples: int) -> Objective:
         return type(objective)(
             dataclasses.replace(objective.config, evaluation_samples=samples), objective.task
         )
-    if isinstance(objective, MaskedLM):  # pairs of texts, if it learned these beside, are not asked about
+    if isinstance(objective, MaskedLM):  # without the question about pairs, if there is one
         every = MaskedLMConfig(
             evaluation_positions=None, separate_documents=objective.config.separate_documents
         )

@@ -1,4 +1,4 @@
-"""A trained model as EleutherAI's lm-evaluation-harness asks for one. Needs the extra ``eval``."""
+"""A trained model with the interface of EleutherAI's lm-evaluation-harness. Needs the extra ``eval``."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from experiments.runtime.precision import inference
 from experiments.runtime.seeds import stream
 
 MOST_TOKENS = 256
-"""Tokens generated where a task does not say how many: the harness's own default."""
+"""Default number of generated tokens, that of the harness."""
 SAMPLING = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
 
 Progress = Callable[[int], AbstractContextManager[Callable[[int], None]]]
@@ -36,15 +36,15 @@ class Note:
     """Facts about a request that the harness does not keep."""
 
     truncated: bool = False
-    """True if the prompt was cut from its left, because the model is not made for so many tokens."""
+    """True if the prompt was cut from its left, because it exceeds the length of the model."""
     variance: float = 0.0
     """Of the nats, through the masks that were drawn."""
     lossy: bool = False
-    """True if the likelihood is of a whole text that the tokenizer does not give back."""
+    """True if the likelihood is of a complete text that the tokenizer does not restore."""
 
 
 class HarnessModel(LM):
-    """Answers what the harness asks by the likelihoods of ``AnswerScorer`` and the objective's samples."""
+    """Answers requests with likelihoods of ``AnswerScorer`` and samples of the objective."""
 
     def __init__(
         self,
@@ -67,9 +67,9 @@ class HarnessModel(LM):
         """Log-likelihood of each continuation given its context, and whether it is the likeliest."""
         answers = []
         for context, continuation in (request.args for request in requests):
-            before, after = self._reader.pair(context, continuation)
-            answers.append(self._answer(before, after, noise=context))
-            cut = len(answers[-1].context) < len(before)
+            prefix, target = self._reader.pair(context, continuation)
+            answers.append(self._answer(prefix, target, noise=context))
+            cut = len(answers[-1].context) < len(prefix)
             self.notes["loglikelihood", context, continuation] = Note(truncated=cut)
         scores = self._score(answers)
         for request, score in zip(requests, scores, strict=True):
@@ -78,67 +78,75 @@ class HarnessModel(LM):
         return [(-score.nats, score.greedy) for score in scores]
 
     def _answer(self, context: list[int], tokens: list[int], noise: str) -> ScoringRequest:
-        """The request, its context cut from the left to what the model is made for."""
+        """The request, its context cut from the left to the length of the model."""
         if not tokens:
             raise DataError(f"a continuation of {noise[-40:]!r} is empty: mend the task's file or its data")
-        room = max(self._scorer.longest - len(tokens), 0)
-        return ScoringRequest(context=context[max(len(context) - room, 0) :], tokens=tokens, noise=noise)
+        max_context = max(self._scorer.longest - len(tokens), 0)
+        return ScoringRequest(
+            context=context[max(len(context) - max_context, 0) :], tokens=tokens, noise=noise
+        )
 
     def _score(self, answers: Sequence[ScoringRequest]) -> list[AnswerScore]:
         with self._progress(len(answers)) as on_progress:
             return self._scorer.score(answers, on_progress)
 
     def loglikelihood_rolling(self, requests: list[Instance]) -> list[float]:
-        """Log-likelihood of each text, in windows as long as the model is made for, every token once.
+        """Log-likelihood of each text, in windows of the model's length, every token once.
 
-        A window behind the first is given the last token before it; the last one is given as many as fit.
+        Each window after the first begins with the previous token; the last one with as many as fit.
         """
         answers, owners, longest = list[ScoringRequest](), list[int](), self._scorer.longest
-        for number, (text,) in enumerate(request.args for request in requests):
-            for place, (context, tokens) in enumerate(self._reader.windows(text, longest)):
-                given = [token for token in context if token != NONE]
-                answers.append(self._answer(given, tokens, noise=f"{place} {text}"))
-                owners.append(number)
+        for index, (text,) in enumerate(request.args for request in requests):
+            for window, (context, tokens) in enumerate(self._reader.windows(text, longest)):
+                tokens_before = [token for token in context if token != NONE]
+                answers.append(self._answer(tokens_before, tokens, noise=f"{window} {text}"))
+                owners.append(index)
         nats, variance = [0.0] * len(requests), [0.0] * len(requests)
-        for number, score in zip(owners, self._score(answers), strict=True):
-            nats[number] += score.nats
-            variance[number] += score.variance
+        for index, score in zip(owners, self._score(answers), strict=True):
+            nats[index] += score.nats
+            variance[index] += score.variance
         tokenizer = self._saved.tokenizer
-        for number, request in enumerate(requests):
+        for index, request in enumerate(requests):
             (text,) = request.args
             lossy = tokenizer.decode(tokenizer.encode(text)) != text
-            self.notes["loglikelihood_rolling", text] = Note(variance=variance[number], lossy=lossy)
+            self.notes["loglikelihood_rolling", text] = Note(variance=variance[index], lossy=lossy)
         return [-x for x in nats]
 
     def generate_until(self, requests: list[Instance]) -> list[str]:
         """Generate a continuation of each prompt, up to the first of the task's ``until``."""
-        alike, asked = defaultdict(list), Counter[str]()
-        for number, request in enumerate(requests):
+        by_settings, occurrences = defaultdict(list), Counter[str]()
+        for index, request in enumerate(requests):
             prompt, settings = request.args
-            alike[repr(settings)].append((number, prompt, asked[prompt]))
-            asked[prompt] += 1
+            by_settings[repr(settings)].append((index, prompt, occurrences[prompt]))
+            occurrences[prompt] += 1
         texts, done = [""] * len(requests), 0
         with self._progress(len(requests)) as on_progress:
-            for places in alike.values():
-                settings = requests[places[0][0]].args[1]
-                places.sort(key=lambda place: -len(place[1]))
-                for first in range(0, len(places), self._batch_size):
-                    some = places[first : first + self._batch_size]
-                    written = self._write([prompt for _, prompt, _ in some], [n for *_, n in some], settings)
-                    for (number, *_), text in zip(some, written, strict=True):
-                        texts[number] = text
-                    on_progress(done := done + len(some))
+            for requests_of in by_settings.values():
+                settings = requests[requests_of[0][0]].args[1]
+                requests_of.sort(key=lambda request: -len(request[1]))
+                for start in range(0, len(requests_of), self._batch_size):
+                    batch = requests_of[start : start + self._batch_size]
+                    generated = self._write(
+                        [prompt for _, prompt, _ in batch], [n for *_, n in batch], settings
+                    )
+                    for (index, *_), text in zip(batch, generated, strict=True):
+                        texts[index] = text
+                    on_progress(done := done + len(batch))
         return texts
 
-    def _write(self, prompts: Sequence[str], repeats: Sequence[int], asked: dict[str, Any]) -> list[str]:
-        """Generate for prompts of the same settings; a prompt that is repeated draws anew."""
-        settings = normalize_gen_kwargs(asked, MOST_TOKENS)
+    def _write(
+        self, prompts: Sequence[str], repeats: Sequence[int], raw_settings: dict[str, Any]
+    ) -> list[str]:
+        """Generate for prompts of the same settings; a repeated prompt gets another random stream."""
+        settings = normalize_gen_kwargs(raw_settings, MOST_TOKENS)
         most, until = settings["max_gen_toks"], settings["until"]
         tokens = [self._prompt(prompt, most) for prompt in prompts]
         ends = [self._saved.tokenizer.encode(text) for text in until]
-        keys = [stream(self._seed, "write", *place) >> 1 for place in zip(prompts, repeats, strict=True)]
+        keys = [
+            stream(self._seed, "write", *key_parts) >> 1 for key_parts in zip(prompts, repeats, strict=True)
+        ]
         with inference(self._saved.model, torch_device(self._where.name), self._where.precision):
-            written = self._saved.objective.sample(
+            generated = self._saved.objective.sample(
                 self._saved.model,
                 tokens,
                 max_tokens=most,
@@ -146,28 +154,28 @@ class HarnessModel(LM):
                 sampling=sampling(settings),
                 stop={*self._saved.task.vocabulary.stops, *(end[0] for end in ends if len(end) == 1)},
             )
-        texts = [self._saved.tokenizer.decode(row) for row in written]
+        texts = [self._saved.tokenizer.decode(row) for row in generated]
         return [postprocess_generated_text(text, until, None) for text in texts]
 
     def _prompt(self, text: str, most: int) -> list[int]:
-        """The prompt's last tokens, as many as leave room for what is written."""
-        tokens, room = self._reader.prompt(text), self._saved.model.max_length
-        room = room if self._saved.objective.complete_prompts else self._scorer.longest
-        room -= 0 if self._saved.model.capabilities.encoder_decoder else most
-        if room < 1:
+        """The last tokens of the prompt that fit together with the generated tokens."""
+        tokens, max_prompt = self._reader.prompt(text), self._saved.model.max_length
+        max_prompt = max_prompt if self._saved.objective.complete_prompts else self._scorer.longest
+        max_prompt -= 0 if self._saved.model.capabilities.encoder_decoder else most
+        if max_prompt < 1:
             raise DataError(
                 f"a task asks for up to {most} tokens, and the model is made for {self._scorer.longest} with "
                 "the prompt: set generation_kwargs.max_gen_toks in the task's file"
             )
-        self.notes["generate_until", text] = Note(truncated=len(tokens) > room)
-        return tokens[-room:]
+        self.notes["generate_until", text] = Note(truncated=len(tokens) > max_prompt)
+        return tokens[-max_prompt:]
 
 
 def sampling(settings: dict[str, Any]) -> SamplingConfig:
     """Return the sampling settings of a task. Raises DataError for settings that do not exist here."""
-    asked = {name: value for name, value in settings.items() if name not in ("until", "max_gen_toks")}
-    draws = asked.pop("do_sample", False)
-    unknown = [name for name in asked if name not in SAMPLING]
+    options = {name: value for name, value in settings.items() if name not in ("until", "max_gen_toks")}
+    draws = options.pop("do_sample", False)
+    unknown = [name for name in options if name not in SAMPLING]
     if unknown:
         raise DataError(
             f"generation_kwargs.{unknown[0]} of a task is unknown here; there are {', '.join(SAMPLING)}"
@@ -175,6 +183,6 @@ def sampling(settings: dict[str, Any]) -> SamplingConfig:
     if not draws:
         return GREEDY
     try:
-        return SamplingConfig(**asked)
+        return SamplingConfig(**options)
     except ValueError as error:
         raise DataError(f"generation_kwargs of a task: {error}") from None

@@ -1,4 +1,4 @@
-"""Our own tasks of texts, as the lm-evaluation-harness asks for them: with solved examples in the prompt."""
+"""Text tasks of archbench as tasks of the lm-evaluation-harness, with solved examples in the prompt."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ def own_task(name: str, task: Task, seed: int) -> dict[str, Any]:
             name, _targets(task), {split: _pairs(task, split, seed) for split in ("train", "test")}
         )
     raise ConfigError(
-        f"task={name}: solved examples can be shown of texts with classes (sentences) and of pairs of texts "
-        "(pairs); archbench evaluate takes the other tasks"
+        f"task={name}: solved examples are possible for texts with classes (sentences) and of pairs of texts "
+        "(pairs); use archbench evaluate for other tasks"
     )
 
 
 def _described(
     name: str, question: dict[str, Any], splits: dict[str, list[dict[str, Any]]]
 ) -> dict[str, Any]:
-    from datasets import Dataset, DatasetDict  # takes seconds
+    from datasets import Dataset, DatasetDict  # slow to import
 
     data = DatasetDict({split: Dataset.from_list(rows) for split, rows in splits.items()})
     return {
@@ -83,9 +83,9 @@ def _splits(task: Sentences) -> dict[str, list[dict[str, Any]]]:
 
 
 def _rows(task: Sentences, split: str, parsed: Sequence[Parsed]) -> list[dict[str, Any]]:
-    """The rows in the order of evaluation: files are often sorted by class, and a few may stand for all."""
+    """The rows in the order of evaluation: files are often sorted by class, and a limit selects the first."""
     order = permute(stream(split, "order"), np.arange(len(parsed)), len(parsed))
-    chosen = [parsed[place] for place in order.tolist()]
+    chosen = [parsed[index] for index in order.tolist()]
     return [{"texts": list(row.texts), "label": task.class_number(row.target, row.place)} for row in chosen]
 
 

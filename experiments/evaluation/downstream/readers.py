@@ -1,4 +1,4 @@
-"""From the texts of the lm-evaluation-harness to tokens: by our rules, or by the harness's own."""
+"""From the texts of the lm-evaluation-harness to tokens: by the rules of archbench or of the harness."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from experiments.data.tokenizers.folder_tokenizer import FolderTokenizer
 from experiments.run.load_model import LoadedModel
 
 NONE = -1
-"""Stands in a window for what comes before a text; the objective knows itself what a text begins with."""
+"""Placeholder for the context before a text; the objective adds the begin token."""
 
 Pair = tuple[list[int], list[int]]
 
@@ -23,7 +23,7 @@ def split_spaces(context: str, continuation: str) -> tuple[str, str]:
 
 
 class OwnReader:
-    """Reads texts for models of ours, whose objective begins them."""
+    """Tokenizes texts for models of archbench, with an objective that adds the begin token."""
 
     def __init__(self, saved: LoadedModel) -> None:
         self._encode, self._apart = saved.tokenizer.encode, saved.model.capabilities.encoder_decoder
@@ -35,22 +35,22 @@ class OwnReader:
     def pair(self, context: str, continuation: str) -> Pair:
         """Return the tokens of both.
 
-        The two become tokens together, but for encoder-decoders, which read and write apart. Where a token
-        runs over the border, the harness would repeat or lose text; here the token belongs to the
+        Both are tokenized together, except for encoder-decoders. Where a token spans the
+        boundary, the harness would repeat or lose text; here the token belongs to the
         continuation.
         """
         if context.strip():
             context, continuation = split_spaces(context, continuation)
-        before = self._encode(context)
+        prefix = self._encode(context)
         if self._apart:
-            return before, self._encode(continuation)
-        whole = self._encode(context + continuation)
-        same = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(before, whole, strict=False))
-        shared = len(list(same))
-        return whole[:shared], whole[shared:]
+            return prefix, self._encode(continuation)
+        full = self._encode(context + continuation)
+        common = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(prefix, full, strict=False))
+        shared = len(list(common))
+        return full[:shared], full[shared:]
 
     def windows(self, text: str, longest: int) -> Iterator[Pair]:
-        """Yield windows of a text; one behind the first is given the last token before it."""
+        """Yield windows of a text; each one after the first begins with the previous token."""
         windows = get_rolling_token_windows(
             self._encode(text), prefix_token=NONE, max_seq_len=longest, context_len=min(2, longest)
         )
@@ -58,7 +58,7 @@ class OwnReader:
 
 
 class HarnessReader:
-    """Reads texts for Hugging Face folders by the rules of the harness's own ``hf`` model.
+    """Reads texts for Hugging Face folders by the rules of the ``hf`` model of the harness.
 
     The tokenizer adds its special tokens, unless a text begins with the begin token already.
     """
@@ -74,18 +74,18 @@ class HarnessReader:
         return self._tokenizer.encode_prompt(text, framed=not text.startswith(self._prefix_text))
 
     def pair(self, context: str, continuation: str) -> Pair:
-        """Return the tokens of both: those of the whole text behind as many as the context has alone."""
+        """Return the tokens of both, split after as many tokens as the context has by itself."""
         if not context:
-            after = self._tokenizer.encode_prompt(continuation, framed=False)
-            return (after[:1], after[1:]) if after[:1] == [self._prefix] else ([self._prefix], after)
+            target = self._tokenizer.encode_prompt(continuation, framed=False)
+            return (target[:1], target[1:]) if target[:1] == [self._prefix] else ([self._prefix], target)
         context, continuation = split_spaces(context, continuation)
-        before = self.prompt(context)
+        prefix = self.prompt(context)
         if self._apart:
-            return before, self._tokenizer.encode_prompt(continuation, framed=False)
-        return before, self.prompt(context + continuation)[len(before) :]
+            return prefix, self._tokenizer.encode_prompt(continuation, framed=False)
+        return prefix, self.prompt(context + continuation)[len(prefix) :]
 
     def windows(self, text: str, longest: int) -> Iterator[Pair]:
-        """Yield windows of a text, the first behind the begin token, or else the end token."""
+        """Yield windows of a text, the first after the begin token, or else the end token."""
         windows = get_rolling_token_windows(
             self.prompt(text), prefix_token=self._prefix, max_seq_len=longest - 1, context_len=1
         )

@@ -41,7 +41,7 @@ class Row:
     """The harness's filter that extracts answers from generated text; ``none`` where the task names none."""
     value: float
     standard_error: float | None
-    """Over the examples; says nothing of other seeds. None where there are fewer than 2."""
+    """Over the examples, not over seeds. None where there are fewer than 2."""
     items: int
     unit: str
     direction: str
@@ -49,10 +49,10 @@ class Row:
     """``exact``, ``bound`` or ``pseudo``; None where texts are generated."""
     estimator: str
     samples: int
-    """Random draws for each answer; 1 where nothing is drawn."""
+    """Random draws for each answer; 1 if the likelihood is deterministic."""
     nats_error: float | None
     """Uncertainty that these draws leave: the root mean square, over all answers, of the standard error of an
-    answer's nats. None where nothing is drawn."""
+    answer's nats. None if the likelihood is deterministic."""
     shots: int
     shots_from: str | None
     """The split that solved examples are of."""
@@ -64,7 +64,7 @@ class Row:
     harness: str
     """The version of the lm-evaluation-harness."""
     lossy: int
-    """Whole texts that the tokenizer does not give back, of ``requests``: their bits per byte are not
+    """Complete texts that the tokenizer does not restore, of ``requests``: their bits per byte are not
     comparable with those of other tokenizers."""
     prompts: str
     """Hash of all that the model was given: prompts, continuations, settings of writing."""
@@ -82,15 +82,15 @@ def task_rows(
     """A row for each metric and filter of each task.
 
     Args:
-        results: what the harness gives.
+        results: of the harness.
         tasks: its tasks by name.
-        notes: what the model kept of each request.
+        notes: of the model about each request.
     """
     rows = []
     for name, task in tasks.items():
         examples, kind = results["samples"][name], task.OUTPUT_TYPE
         written, shots = kind == "generate_until", results["n-shot"][name]
-        kept = _notes(examples, notes, kind)
+        request_notes = _notes(examples, notes, kind)
         likelihood = scorer.likelihood
         drawn = not written and likelihood.kind == "bound"
         for key, value in results["results"][name].items():
@@ -112,15 +112,17 @@ def task_rows(
                     likelihood=None if written else likelihood.kind,
                     estimator=generation_description(saved) if written else likelihood.estimator,
                     samples=likelihood.samples if drawn else 1,
-                    nats_error=math.sqrt(np.mean([note.variance for note in kept])) if drawn else None,
+                    nats_error=math.sqrt(np.mean([note.variance for note in request_notes]))
+                    if drawn
+                    else None,
                     shots=shots,
                     shots_from=shots_split(task) if shots else None,
-                    truncated=sum(note.truncated for note in kept),
-                    requests=len(kept),
+                    truncated=sum(note.truncated for note in request_notes),
+                    requests=len(request_notes),
                     seed=seed,
                     task_version=str(results["versions"].get(name)),
                     harness=metadata.version("lm_eval"),
-                    lossy=sum(note.lossy for note in kept),
+                    lossy=sum(note.lossy for note in request_notes),
                     prompts=_prompts(examples),
                     model=saved.description,
                 )
@@ -131,14 +133,17 @@ def task_rows(
 def _notes(examples: Sequence[Mapping[str, Any]], notes: Mapping[Key, Note], kind: str) -> list[Note]:
     """Return the notes about a task's requests."""
     method = "loglikelihood" if kind == "multiple_choice" else kind
-    once = [example for example in examples if example["filter"] == examples[0]["filter"]]
-    asked = [arguments for example in once for arguments in example["arguments"]]
-    return [notes[method, *(text for text in arguments if isinstance(text, str))] for arguments in asked]
+    first_filter = [example for example in examples if example["filter"] == examples[0]["filter"]]
+    request_arguments = [arguments for example in first_filter for arguments in example["arguments"]]
+    return [
+        notes[method, *(text for text in arguments if isinstance(text, str))]
+        for arguments in request_arguments
+    ]
 
 
 def _prompts(examples: Sequence[Mapping[str, Any]]) -> str:
-    asked = [example["arguments"] for example in examples]
-    return hashlib.sha256(json.dumps(asked, default=str).encode()).hexdigest()[:16]
+    request_arguments = [example["arguments"] for example in examples]
+    return hashlib.sha256(json.dumps(request_arguments, default=str).encode()).hexdigest()[:16]
 
 
 def _error(items: Sequence[Any], aggregate: Any) -> float | None:
@@ -163,13 +168,13 @@ def shots_split(task: Any) -> str:
 
 
 def check_shots(name: str, task: Any) -> None:
-    """Refuses a task with too few examples to show as solved, or that could show a question among them."""
+    """Raise DataError if solved examples are too few, or may contain the question."""
     c = task.config
     if not c.num_fewshot:
         return
-    shown, evaluated = shots_split(task), c.test_split or c.validation_split
+    source, evaluated = shots_split(task), c.test_split or c.validation_split
     left_out = c.fewshot_config.split is not None and c.fewshot_config.split == c.test_split
-    if shown == evaluated and not left_out:
+    if source == evaluated and not left_out:
         raise DataError(
             f"tasks: {name} takes its solved examples from its {evaluated} split, which it is evaluated on, "
             "and may show a question with its answer: name fewshot_split in its file, or set shots=0"
@@ -177,12 +182,12 @@ def check_shots(name: str, task: Any) -> None:
     available = len(list(task.fewshot_docs())) - left_out
     if c.num_fewshot > available:
         raise DataError(
-            f"tasks: {name} has only {available} solved examples ({shown}): set shots={available} or less"
+            f"tasks: {name} has only {available} solved examples ({source}): set shots={available} or less"
         )
 
 
 def generation_description(saved: LoadedModel) -> str:
-    """Describe in words how texts are generated."""
+    """Describe how texts are generated."""
     objective = saved.objective
     if not isinstance(objective, UnmaskingObjective):
         return "written from left to right"
@@ -191,7 +196,7 @@ def generation_description(saved: LoadedModel) -> str:
 
 
 def print_table(rows: Sequence[Row]) -> None:
-    """The table, in the order of the tasks; what holds for all rows stands below."""
+    """The table, in the order of the tasks; values common to all rows are below."""
     console = rich.console.Console(highlight=False, width=None if sys.stdout.isatty() else 118)
     console.print(table(rows))
     for line in below(rows):
@@ -199,15 +204,15 @@ def print_table(rows: Sequence[Row]) -> None:
 
 
 def table(rows: Sequence[Row]) -> rich.table.Table:
-    found = rich.table.Table(box=rich.box.SIMPLE)
-    found.add_column("task", overflow="fold")
-    found.add_column("metric", overflow="fold")
+    table_ = rich.table.Table(box=rich.box.SIMPLE)
+    table_.add_column("task", overflow="fold")
+    table_.add_column("metric", overflow="fold")
     for name in ("value", "n", "class", "nats ±", "shots", "cut", "version"):
-        found.add_column(name, justify="left" if name == "class" else "right", no_wrap=True)
-    found.add_column("prompts", no_wrap=True)
+        table_.add_column(name, justify="left" if name == "class" else "right", no_wrap=True)
+    table_.add_column("prompts", no_wrap=True)
     for row in rows:
         arrow = {"higher": " ↑", "lower": " ↓", "": ""}[row.direction]
-        found.add_row(
+        table_.add_row(
             row.task,
             row.metric + ("" if row.filter == "none" else f" ({row.filter})") + arrow,
             f"{row.value:.4f}{plus_minus(row.standard_error)}",
@@ -219,7 +224,7 @@ def table(rows: Sequence[Row]) -> rich.table.Table:
             row.task_version,
             row.prompts[:8],
         )
-    return found
+    return table_
 
 
 def below(rows: Sequence[Row]) -> list[str]:

@@ -3,9 +3,10 @@
     archbench evaluate samples run=FOLDER judge=FOLDER
     archbench evaluate samples run=FOLDER judge=FOLDER steps=[4,16,64] output=quality
 
-One row for each number of steps, since neither quality nor speed means anything without the other: a table
+One row for each number of steps, since quality and speed are only meaningful together: a table
 on the screen, ``quality.csv`` and ``quality.html`` in ``output``. The last row is real text of the same
-length, judged alike. Generative perplexity falls when samples repeat themselves, so entropy stands beside it.
+length, judged in the same way. Generative perplexity falls when samples are repetitive, so entropy is also
+given.
 
 Shapes: N samples, T tokens.
 """
@@ -60,7 +61,7 @@ class SampleQualityConfig:
     run: str
     """Folder of the run, or of Hugging Face, that generates."""
     judge: str
-    """Folder of the causal model that says how likely the texts are; stated with every number."""
+    """Folder of the causal model that scores the texts; printed with the results."""
     steps: list[int] = field(default_factory=lambda: [4, 8, 16, 32, 64])
     """Forward passes for each sample; one row each. A model that writes from left to right has one row."""
     num_samples: int = 32
@@ -74,11 +75,11 @@ class SampleQualityConfig:
     stop: list[str] = field(default_factory=lambda: ["eos"])
     """``eos``, or pieces of text that are one token."""
     seed: int = 0
-    """Every sample draws from a stream of its own under this seed."""
+    """Seed of the samples, each with a separate random stream."""
     sampling: SamplingConfig = field(default_factory=SamplingConfig)
     """Sampling settings."""
     filling: UnmaskingOverrides = field(default_factory=UnmaskingOverrides)
-    """Changes of unmasking, beside the number of steps."""
+    """Changes of unmasking, except the number of steps."""
     output: str | None = None
     """Folder for quality.csv and quality.html."""
     device: DeviceConfig = field(default_factory=DeviceConfig)
@@ -103,7 +104,7 @@ def sample_quality(cfg: DictConfig) -> None:
     saved, judge = load_model(Path(config.run), device), load_model(Path(config.judge), device)
     if not judge.model.capabilities.causal:
         raise ConfigError(
-            f"judge={config.judge}: only a causal model says exactly how likely a text is, and this is "
+            f"judge={config.judge}: only a causal model gives exact likelihoods of texts, and this is "
             f"{judge.model.capabilities.describe()}"
         )
     override_unmasking(saved, config.filling)
@@ -118,7 +119,7 @@ def sample_quality(cfg: DictConfig) -> None:
 
 
 def how(saved: LoadedModel, config: SampleQualityConfig) -> str:
-    """Describe in words how the texts were generated."""
+    """Describe how the texts were generated."""
     drawn = f"temperature {config.sampling.temperature:g}, top_p {config.sampling.top_p or 1:g}"
     if not isinstance(saved.objective, UnmaskingObjective):
         return f"left to right, {drawn}, float64 noise"
@@ -140,12 +141,12 @@ def _samples(saved: LoadedModel, judge: LoadedModel, config: SampleQualityConfig
     hook = saved.model.embedding.register_forward_hook(_count(passes))
     prompt, began = saved.prompt(config.prompt), time.perf_counter()
     with inference(saved.model, torch_device(config.device.name), config.device.precision):
-        for first in range(0, config.num_samples, config.batch_size):
-            numbers = range(first, min(first + config.batch_size, config.num_samples))
-            seeds = [stream(config.seed, "quality", number) >> 1 for number in numbers]
+        for start in range(0, config.num_samples, config.batch_size):
+            indices = range(start, min(start + config.batch_size, config.num_samples))
+            seeds = [stream(config.seed, "quality", index) >> 1 for index in indices]
             texts += saved.objective.sample(
                 saved.model,
-                [prompt] * len(numbers),
+                [prompt] * len(indices),
                 max_tokens=config.length,
                 generators=[torch.Generator().manual_seed(seed) for seed in seeds],
                 sampling=config.sampling,
@@ -155,9 +156,9 @@ def _samples(saved: LoadedModel, judge: LoadedModel, config: SampleQualityConfig
     hook.remove()
     speed = sum(map(len, texts)) / seconds
     batches = -(-config.num_samples // config.batch_size)
-    kept = [text[:-1] if text and text[-1] in stop else text for text in texts]
+    trimmed = [text[:-1] if text and text[-1] in stop else text for text in texts]
     return _row(
-        saved, judge, config, kept, text="samples", steps=steps, passes=passes[0] / batches, speed=speed
+        saved, judge, config, trimmed, text="samples", steps=steps, passes=passes[0] / batches, speed=speed
     )
 
 
@@ -169,7 +170,7 @@ def _count(passes: list[int]) -> Callable[..., None]:
 
 
 def _real(saved: LoadedModel, config: SampleQualityConfig) -> Texts:
-    """Return as many texts of the test split of the run's own task; none where that is not plain text."""
+    """Return as many texts of the test split of the run's task; none if that is not plain text."""
     if not is_run_folder(Path(config.run)):
         return []
     task = read_run(Path(config.run)).build_task()
@@ -194,16 +195,16 @@ def _row(
     speed: float | None = None,
 ) -> Row:
     decoded = [saved.tokenizer.decode(tokens) for tokens in texts]
-    found: Judgement = judged(judge, decoded, config.device, config.batch_size)
+    judgement: Judgement = judged(judge, decoded, config.device, config.batch_size)
     entropy, entropy_error = token_entropy(texts)
     return Row(
         text=text,
         steps=steps,
         passes=passes,
         tokens_per_second=speed,
-        perplexity=found.perplexity,
-        perplexity_error=found.perplexity_error,
-        bits_per_byte=found.bits_per_byte,
+        perplexity=judgement.perplexity,
+        perplexity_error=judgement.perplexity_error,
+        bits_per_byte=judgement.bits_per_byte,
         entropy=entropy,
         entropy_error=entropy_error,
         distinct_1=distinct(texts, 1),

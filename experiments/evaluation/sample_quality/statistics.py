@@ -37,7 +37,7 @@ class Judgement:
 
 
 def judged(judge: LoadedModel, texts: Sequence[str], device: DeviceConfig, batch_size: int) -> Judgement:
-    """Measure the likelihood of texts under a judge, split anew into its own tokens.
+    """Measure the likelihood of texts under a judge, with the tokenizer of the judge.
 
     A text longer than the judge's context is judged in pieces, each from its beginning.
 
@@ -45,34 +45,34 @@ def judged(judge: LoadedModel, texts: Sequence[str], device: DeviceConfig, batch
         DataError: every text is empty.
     """
     pieces = [
-        (number, tokens[place : place + judge.model.max_length])
-        for number, text in enumerate(texts)
+        (text_index, tokens[begin : begin + judge.model.max_length])
+        for text_index, text in enumerate(texts)
         for tokens in [judge.tokenizer.encode(text)]
-        for place in range(0, len(tokens), judge.model.max_length)
+        for begin in range(0, len(tokens), judge.model.max_length)
     ]
     if not pieces:
-        raise DataError("every text is empty: there is nothing to judge")
+        raise DataError("every text is empty: there is no text to judge")
     nats_N, tokens_N = np.zeros(len(texts)), np.zeros(len(texts))
     objective = CausalLM(CausalLMConfig(), judge.task)
     with inference(judge.model, torch_device(device.name), device.precision):
-        for first in range(0, len(pieces), batch_size):
-            some = pieces[first : first + batch_size]
-            batch = _batch([tokens for _, tokens in some], judge.task.vocabulary.pad)
-            generators = [torch.Generator() for _ in some]
+        for start in range(0, len(pieces), batch_size):
+            chunk = pieces[start : start + batch_size]
+            batch = _batch([tokens for _, tokens in chunk], judge.task.vocabulary.pad)
+            generators = [torch.Generator() for _ in chunk]
             nats_B = objective.likelihood_score(judge.model, batch, generators).nats_B
             assert nats_B is not None
-            for (number, tokens), nats in zip(some, nats_B.tolist(), strict=True):
-                nats_N[number] += nats
-                tokens_N[number] += len(tokens)
-    kept = np.flatnonzero(tokens_N)
+            for (text_index, tokens), nats in zip(chunk, nats_B.tolist(), strict=True):
+                nats_N[text_index] += nats
+                tokens_N[text_index] += len(tokens)
+    non_empty = np.flatnonzero(tokens_N)
 
     def perplexity(index: np.ndarray) -> float:
-        return float(np.exp(nats_N[kept][index].sum() / tokens_N[kept][index].sum()))
+        return float(np.exp(nats_N[non_empty][index].sum() / tokens_N[non_empty][index].sum()))
 
     num_bytes = sum(len(text.encode()) for text in texts)
     return Judgement(
-        perplexity=perplexity(np.arange(len(kept))),
-        perplexity_error=jackknife(perplexity, len(kept)) if len(kept) > 1 else math.nan,
+        perplexity=perplexity(np.arange(len(non_empty))),
+        perplexity_error=jackknife(perplexity, len(non_empty)) if len(non_empty) > 1 else math.nan,
         bits_per_byte=bits_per_byte(float(nats_N.sum()), num_bytes),
     )
 
@@ -92,14 +92,14 @@ def _batch(rows: Sequence[Sequence[int]], pad: int) -> Batch:
 
 
 def token_entropy(texts: Sequence[Sequence[int]]) -> tuple[float, float]:
-    """Mean over texts, and its standard error, of the entropy of a text's own token counts, nats.
+    """Mean over texts, and its standard error, of the entropy of the token counts of a text, nats.
 
     As in the published evaluations of diffusion models (Zheng et al. 2024, arXiv 2409.02908, section 5).
     Empty texts count as 0.
     """
-    found = np.array([_entropy(text) for text in texts])
-    error = found.std(ddof=1) / math.sqrt(len(found)) if len(found) > 1 else math.nan
-    return float(found.mean()), float(error)
+    entropies = np.array([_entropy(text) for text in texts])
+    error = entropies.std(ddof=1) / math.sqrt(len(entropies)) if len(entropies) > 1 else math.nan
+    return float(entropies.mean()), float(error)
 
 
 def _entropy(text: Sequence[int]) -> float:

@@ -18,13 +18,13 @@ class Row:
     text: str
     """``samples``, or ``real`` for text of the test split."""
     steps: int | None
-    """Steps asked for; None where there are none to choose."""
+    """Requested steps; None where there are none to choose."""
     passes: float | None
-    """Forward passes that were made for a batch, on average."""
+    """Forward passes for a batch, on average."""
     tokens_per_second: float | None
     """Tokens generated for all samples, over the seconds it took."""
     perplexity: float
-    """exp of the judge's nats per token of its own, over all texts."""
+    """exp of the nats per token of the judge, over all texts."""
     perplexity_error: float
     """Its standard error over texts."""
     bits_per_byte: float
@@ -74,7 +74,7 @@ def write(rows: Sequence[Row], folder: Path, title: str) -> None:
 
 def curve(rows: Sequence[Row], title: str):  # type: ignore[no-untyped-def]
     """Perplexity and entropy against steps and against speed, real text as a line across."""
-    from plotly.subplots import make_subplots  # takes a second, which every command would wait
+    from plotly.subplots import make_subplots  # imports in a second, which would delay every command
 
     figure = make_subplots(rows=2, cols=2, shared_yaxes=True, vertical_spacing=0.08)
     samples = [row for row in rows if row.text == "samples"]
