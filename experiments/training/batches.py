@@ -1,6 +1,6 @@
-"""Training batches, made for several steps at once.
+"""Training batches, made for multiple steps at once.
 
-Most of what a small batch costs is a fixed number of calls; a block of many steps takes hardly more.
+The cost of a small batch is mostly a fixed number of calls, so a block of many steps costs hardly more.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ BLOCK_STEPS = 16
 
 
 class BatchPrefetcher:
-    """Makes the batches of a run for several steps at once; they equal those made one by one."""
+    """Makes the batches of a run for multiple steps at once; they equal those made one by one."""
 
     def __init__(
         self, task: Task, seed: int, batch_size: int, total_steps: int, *, part: int = 0, parts: int = 1
     ) -> None:
-        """``part`` of ``parts`` is all that is asked for of each batch, which they divide evenly."""
+        """Return only part ``part`` of ``parts`` equal parts of each batch."""
         self._task, self._seed, self._batch_size, self._total = task, seed, batch_size, total_steps
         self._rows = batch_size // parts
         self._begin = part * self._rows
@@ -30,7 +30,7 @@ class BatchPrefetcher:
     def batch(self, step: int) -> Batch:
         """Return this part of the batch of a step, counted from 0."""
         size = self._batch_size
-        if self._steps == 1:  # a large batch: nothing is made but the part
+        if self._steps == 1:  # a large batch: only this part is made
             return self._task.batch("train", self._seed, step * size + self._begin, self._rows)
         if self._block is None or not 0 <= step - self._first < self._steps:
             self._first = step

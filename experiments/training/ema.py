@@ -1,6 +1,6 @@
 """An exponential moving average (EMA) of the weights.
 
-The average of a parameter is kept among the optimizer's moments, and is saved and resumed with them.
+The average of a parameter is one of the optimizer's moments, and is saved and resumed with them.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ def exchange_averages(optimizer: torch.optim.Optimizer) -> None:
     """Swap weights and averages; a second call swaps them back."""
     for parameter, moments in optimizer.state.items():
         if AVERAGE in moments:
-            kept = parameter.detach().clone()
+            weights = parameter.detach().clone()
             parameter.copy_(moments[AVERAGE])
-            moments[AVERAGE].copy_(kept)
+            moments[AVERAGE].copy_(weights)
 
 
 @contextmanager
 def averaged(optimizer: torch.optim.Optimizer) -> Iterator[None]:
-    """Within it the weights of the model are their averages, where averages are kept."""
+    """Replace the weights of the model by their averages, if there are any, in the block."""
     exchange_averages(optimizer)
     try:
         yield

@@ -1,4 +1,4 @@
-"""Evaluations during and after training, with the averaged weights where an EMA is kept."""
+"""Evaluations during and after training, with the averaged weights if there is an EMA."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Evaluator:
         self.router_probe = RoutingProbe(model, objective)
 
     def evaluate(self, split: str, examples: int | None, objective: Objective | None = None) -> list[Metric]:
-        """Return the metrics on a split, the task's own first, under another objective if one is given."""
+        """Return the metrics on a split, that of the task first; ``objective`` replaces that of the run."""
         objective = objective or self.objective
         trained, evaluated = self.objective.task.sequence_length, objective.task.sequence_length
 
@@ -60,7 +60,7 @@ class Evaluator:
             return self.micro_batcher.run(work)
 
     def record_routing(self, folder: RunFolder, step: int) -> dict[str, float | list[float]]:
-        """Record which experts a few fixed examples choose. Return numbers of each layer of experts."""
+        """Record which experts a few fixed examples choose. Return values for each layer of experts."""
         with averaged(self.optimizer), self.strategy.evaluating():
             return self.micro_batcher.run(
                 lambda rows: self.router_probe.record(folder, step, batch_size=rows, precision=self.precision)

@@ -20,12 +20,12 @@ class Loss(nn.Module):
         self.model, self.objective, self.precision = model, objective, precision
 
     def forward(self, part: View, count: Tensor, rows: int) -> Tensor:
-        """Return the part of the batch's loss that some of its rows contribute.
+        """Return the contribution of some rows to the loss of the batch.
 
         Args:
             part: the rows.
-            count: scored tokens of the whole batch, by which the sum of the objective is divided.
-            rows: sequences of the whole batch, by which auxiliary losses are divided.
+            count: scored tokens of the full batch, by which the sum of the objective is divided.
+            rows: sequences of the full batch, by which auxiliary losses are divided.
         """
         with autocast(part.tokens_BT.device, self.precision):
             output = part.run(self.model)

@@ -1,4 +1,4 @@
-"""Anomalies of the loss: steps whose loss is not finite are skipped or end the run; spikes are counted."""
+"""Anomalies of the loss: steps with a non-finite loss are skipped or end the run; spikes are counted."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ class LossAnomalies:
             self.spikes += int(loss > recent.mean() + SIGMAS * recent.std())
         self.recent = [*self.recent, loss][-WINDOW:]
 
-    def skip(self, what: str, policy: str) -> None:
+    def skip(self, description: str, policy: str) -> None:
         """Count a skipped step. Raises DivergedError if ``policy`` does not allow it."""
         if policy == "stop":
-            raise DivergedError(f"{what}; the weights were not updated")
+            raise DivergedError(f"{description}; the weights were not updated")
         self.skipped += 1
         self.skipped_in_a_row += 1
         for count, most, how in (
@@ -51,25 +51,25 @@ class LossAnomalies:
         ):
             if count > most:
                 raise DivergedError(
-                    f"{what}; {most} steps {how} were left out before it (trainer.non_finite=skip)"
+                    f"{description}; {most} steps {how} were left out before it (trainer.non_finite=skip)"
                 )
 
 
 def not_finite(loss: float, norm: float) -> str | None:
-    """Return which of the two is not finite, in words; None if both are finite."""
+    """Return a description of which of the two is not finite; None if both are finite."""
     for name, value in (("loss", loss), ("gradient norm", norm)):
         if not math.isfinite(value):
             return f"{name} is {value}"
     return None
 
 
-def write_report(folder: Path, step: int, bad: list[str], known: dict[str, Any]) -> Path:
-    """Write all that is needed, beside the checkpoint before it, to repeat a step that was not finite.
+def write_report(folder: Path, step: int, bad: list[str], record: dict[str, Any]) -> Path:
+    """Write everything needed, with the previous checkpoint, to repeat a step that was not finite.
 
-    ``bad`` names the parameters whose gradients are no numbers. The batch is named by its position in the
+    ``bad`` names the parameters with non-finite gradients. The batch is named by its position in the
     data, from which it follows, as do masks and dropout.
     """
     path = folder / f"step-{step:08d}.json"
     folder.mkdir(parents=True, exist_ok=True)
-    write_json(path, {"step": step, **known, "gradients_not_finite": bad})
+    write_json(path, {"step": step, **record, "gradients_not_finite": bad})
     return path

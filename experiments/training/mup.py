@@ -1,4 +1,4 @@
-"""Width transfer by maximal update parametrisation (muP): a learning rate found at one width holds at others.
+"""Width transfer by maximal update parametrisation (muP): one learning rate for all widths.
 
 Yang et al. 2022 (Tensor Programs V, arXiv 2203.03466), table 3, for Adam. Against the same model at the base
 width:
@@ -11,8 +11,8 @@ width:
 
 What grows is read off the shapes of the two models, so no backbone is named. Decoupled weight decay acts
 times the learning rate; it is divided by the rate's factor, so that a step decays matrices by the same
-fraction at all widths (Wang and Aitchison 2024, arXiv 2405.13698). For Mamba this keeps activations of one
-size where the test looks, but is not the scaling that Vankadara et al. 2024 (NeurIPS) derive for its limit.
+fraction at all widths (Wang and Aitchison 2024, arXiv 2405.13698). For Mamba this preserves the size of
+activations in our test, but is not the scaling that Vankadara et al. 2024 (NeurIPS) derive for its limit.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def parametrise(model: Backbone, base: Backbone) -> None:
     tables -= {id(part.weight) for part in projections}
     for name, parameter in model.named_parameters():
         shape, base_shape = parameter.shape, shapes[name]
-        bias = "bias" in name.rpartition(".")[2]  # those of experts are matrices by their shape alone
+        bias = "bias" in name.rpartition(".")[2]  # biases of experts are matrices by their shape
         if bias or parameter.ndim < 2 or id(parameter) in tables or shape[-1] == base_shape[-1]:
             continue
         ratio = base_shape[-1] / shape[-1]  # the inputs of a matrix come last

@@ -1,14 +1,14 @@
 """Expert routing of a few fixed examples, recorded at each evaluation of a run.
 
-The examples are the first of the validation split, as the objective shows them
-in training, always hidden and masked alike: what changes from one recording to
-the next is the model. A model without experts records nothing.
+The examples are the first of the validation split, as the objective presents them
+in training, always with the same masks: only the model changes from one recording to
+the next. A model without experts records no rows.
 
 ``routing/step-N.safetensors`` holds, by the name of each layer of experts, the
-choices (N, K) int16 of all its tokens, padding left out; -1 stands where the
-experts choose and an expert does not take a token.
+choices (N, K) int16 of all its tokens, padding left out; -1 where the
+experts choose and no expert selects the token.
 
-Shapes: B batch, T length, N tokens that are no padding, K choices of a token.
+Shapes: B batch, T length, N tokens without padding, K choices of a token.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ STATISTICS = (
     "load_entropy", "max_violation", "mean_violation", "dropped_share", "dropped_in_training", "gate_mean",
     "router_entropy", "logit_norm",
 )  # fmt: skip
-"""Properties of ``RoutingRecord`` that a row of kind ``routing`` has for each layer, beside ``load``."""
+"""Properties of ``RoutingRecord`` in a row of type ``routing`` for each layer, in addition to ``load``."""
 
 
 def probe_view(objective: Objective, split: str, start: int, count: int) -> View:
-    """Examples ``start .. start + count`` as shown in training, the same ones whenever they are asked for."""
+    """Examples ``start .. start + count`` as in training, with the same masks in every call."""
     batch = objective.task.batch(split, EVALUATION_SEED, start, count)
     if batch.whole:  # in training every token of a window is scored
         batch = replace(batch, answer_BT=batch.valid_BT)
@@ -94,9 +94,9 @@ class RoutingProbe:
     def record(
         self, folder: RunFolder, step: int, *, batch_size: int, precision: str
     ) -> dict[str, float | list[float]]:
-        """Writes the choices into the run folder; gives the numbers of each layer, ``LAYER/NAME``.
+        """Write the choices into the run folder; return the values of each layer, ``LAYER/NAME``.
 
-        Empty, and nothing is computed, where the model has no experts.
+        Returns an empty dict, without computation, if the model has no experts.
         """
         if not expert_layers(self.model):
             return {}

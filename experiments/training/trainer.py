@@ -1,8 +1,7 @@
 """The training loop: one loop for every backbone, objective and task.
 
-All that is needed to continue lives in ``TrainState``. What a step does is a function of the step's number
-alone (its examples, masks and dropout), so a run that was killed and resumed equals one that was not.
-"""
+``TrainState`` has everything that is needed to continue. Examples, masks and dropout of a step are functions
+of its index only, so a run that was killed and resumed equals one that was not."""
 
 from __future__ import annotations
 
@@ -45,7 +44,7 @@ from experiments.training.parallel.strategy import Strategy
 from experiments.training.schedules.wsd import decayed_steps
 
 VALIDATION_EXAMPLES = 256
-"""Sequences of a validation during training; few, since it is made often."""
+"""Sequences of a validation during training; few, because it runs often."""
 
 
 class Trainer:
@@ -81,7 +80,7 @@ class Trainer:
         self.total_steps = max(1, sections.budget.tokens // self.tokens_per_step)
         self.decayed_steps = decayed_steps(self.total_steps, sections.optimizer)
         self.shared_rows = self.objective.draws or strategy.dims.data == 1
-        """Every process makes the whole batch, as what is drawn for a row depends on the rows before it."""
+        """Every process makes the full batch, because random draws of a row depend on the rows before it."""
         part = {} if self.shared_rows else {"part": strategy.dims.data_rank, "parts": strategy.dims.data}
         self.batches = BatchPrefetcher(task, self.seed, self.batch_size, self.total_steps, **part)
         single = collectives.world_size() == 1
@@ -98,7 +97,7 @@ class Trainer:
             optimizer=self.optimizer,
             micro_batcher=self.micro_batcher,
             precision=sections.device.precision,
-            # Several processes keep step: they stop after an evaluation, not in it.
+            # Multiple processes stay in step: they stop after an evaluation, not in it.
             before_batch=self._raise_if_preempted if single else lambda: None,
         )
 
@@ -127,16 +126,16 @@ class Trainer:
                     self.after_step(row)
 
     def after_step(self, row: dict[str, float]) -> None:
-        """Log, validate, save and stop where it is due. Raises what ``fit`` does."""
-        step, last = self.state.step, self.state.step == self.total_steps
-        if step % self.config.log_every == 0 or last:
+        """Log, validate, save and stop at the steps configured. Raises the exceptions of ``fit``."""
+        step, is_last = self.state.step, self.state.step == self.total_steps
+        if step % self.config.log_every == 0 or is_last:
             self._log(row)
         if self._is_validated(step):
             self._validate()
         stop = self._stop_reason()
         self.saver.poll()
-        if step % self.config.checkpoint_every == 0 or last or stop:
-            self.save(wait=last or stop is not None)
+        if step % self.config.checkpoint_every == 0 or is_last or stop:
+            self.save(wait=is_last or stop is not None)
         if stop:
             raise Preempted(reason=stop)
 
@@ -178,9 +177,9 @@ class Trainer:
 
     def _stop_reason(self) -> str | None:
         """Return why the run should stop, or None. All processes call it at the same step."""
-        own = self.interruptions.reason
-        stop = collectives.all_reduce_any(own is not None)
-        return own or "stopped by a signal to another of its processes" if stop else None
+        local_reason = self.interruptions.reason
+        stop = collectives.all_reduce_any(local_reason is not None)
+        return local_reason or "stopped by a signal to another of its processes" if stop else None
 
     def _raise_if_preempted(self) -> None:
         if reason := self._stop_reason():
@@ -202,10 +201,10 @@ class Trainer:
         total = self.micro_batcher.run(lambda size: self._gradients(view, count, size))
         total_norm = gradient_norm(self.parameters)
         # The only place in a step where the host waits for a GPU: an update with NaN must not happen.
-        own, norm = torch.stack([total, total_norm.double()]).tolist()
-        loss = self.strategy.total(own)
-        if what := not_finite(loss, norm):
-            self._skip_step(what, loss, norm)
+        local_loss, norm = torch.stack([total, total_norm.double()]).tolist()
+        loss = self.strategy.total(local_loss)
+        if problem := not_finite(loss, norm):
+            self._skip_step(problem, loss, norm)
         else:
             clip_gradients(self.parameters, self.optimizer_config.clip_norm, total_norm)
             self.optimizer.step()
@@ -230,8 +229,8 @@ class Trainer:
         return {"learning_rate": rate, "grad_norm": norm}
 
     def _batch_view(self) -> tuple[View, Tensor]:
-        """Return this process's rows of the next batch as the objective shows them to the model, and the
-        count of the whole batch, by which the loss is divided."""
+        """Return this process's rows of the next batch in the form of the objective, and the
+        count of the full batch, by which the loss is divided."""
         step = self.state.step
         generator = torch.Generator().manual_seed(objective_noise_seed(self.seed, step))
         view = self.objective.with_scored_positions(self.objective.view(self.batches.batch(step), generator))
@@ -247,33 +246,33 @@ class Trainer:
     def _gradients(self, view: View, count: Tensor, size: int) -> Tensor:
         """Accumulate the gradients of the batch's mean loss, ``size`` sequences at a time.
 
-        It can be repeated: gradients and dropout start anew. Returns the part of the loss that this process
+        It can be repeated: gradients and dropout are reset. Returns the part of the loss that this process
         computed, a float64 scalar on its device.
         """
         self.optimizer.zero_grad(set_to_none=True)
         seed = dropout_seed(self.seed, self.state.step, self.strategy.dims.data_rank)
         if self.device.type == "cpu":
-            torch.default_generator.manual_seed(seed)  # torch.manual_seed takes 0.3 ms: it formats the stack
+            torch.default_generator.manual_seed(seed)  # torch.manual_seed needs 0.3 ms, to format the stack
         else:
             torch.manual_seed(seed)
-        own = len(view.tokens_BT)
-        rows = own * self.strategy.dims.data
+        local_rows = len(view.tokens_BT)
+        rows = local_rows * self.strategy.dims.data
         total = torch.zeros((), dtype=torch.float64, device=self.device)
-        for start in range(0, own, size):
-            with self.strategy.accumulating(last=start + size >= own):
+        for start in range(0, local_rows, size):
+            with self.strategy.accumulating(last=start + size >= local_rows):
                 loss = self.strategy.loss(view.rows(start, start + size), count, rows)
                 loss.backward()
             total += loss.detach()
         self.strategy.finish_gradients()
         return total
 
-    def _skip_step(self, what: str, loss: float, norm: float) -> None:
-        """Skip the update of a step whose loss or gradient is not finite, or raise DivergedError.
+    def _skip_step(self, problem: str, loss: float, norm: float) -> None:
+        """Skip the update of a step with a non-finite loss or gradient, or raise DivergedError.
 
-        Loss and norm are those of all processes, which therefore do the same.
+        Loss and norm are those of all processes, so that all processes do the same.
         """
         step = self.state.step + 1
-        known = {
+        record = {
             "loss": loss,
             "gradient_norm": norm,
             "seed": self.seed,
@@ -281,19 +280,19 @@ class Trainer:
             "config": redact(self.resolved),
         }
         bad, failures = not_finite_gradients(self.model), self.folder.root / "failures"
-        path = collectives.run_on_rank_zero(lambda: str(write_report(failures, step, bad, known)))
+        path = collectives.run_on_rank_zero(lambda: str(write_report(failures, step, bad, record)))
         try:
-            self.state.anomalies.skip(f"{what} at step {step}", self.config.non_finite)
+            self.state.anomalies.skip(f"{problem} at step {step}", self.config.non_finite)
         except DivergedError:
             self.saver.wait()
             saved = collectives.run_on_rank_zero(lambda: checkpoint.newest_step(self.folder.checkpoints))
             if saved < self.state.step:
                 self.save(wait=True)  # the weights before the step, so that it can be repeated at once
             raise
-        self.console.log(f"warning: {what} at step {step}: left out; see {path}")
+        self.console.log(f"warning: {problem} at step {step}: left out; see {path}")
         self.state.window_skipped += 1
         buffers = {name: buffer.clone() for name, buffer in self.model.named_buffers()}
-        self.model.after_step()  # forgets what was counted in the step; what that moved is put back
+        self.model.after_step()  # resets the counters of the step; changes to buffers are undone
         for name, buffer in self.model.named_buffers():
             buffer.copy_(buffers[name])
 
@@ -302,15 +301,15 @@ class Trainer:
         state = self.state
         row = state.close_window(row, log_every=self.config.log_every, tokens_per_step=self.tokens_per_step)
         self._record(TrainRow.model_validate(self._progress("train") | row))
-        left = (self.total_steps - state.step) * state.seconds / state.step
-        self.console.step(state.step, self.total_steps, row, left)
+        remaining = (self.total_steps - state.step) * state.seconds / state.step
+        self.console.step(state.step, self.total_steps, row, remaining)
 
     def _validate(self) -> None:
         try:
             examples = self.config.validation_examples or VALIDATION_EXAMPLES
             metrics = self.evaluator.evaluate("validation", examples)
         except Preempted:
-            return  # the loop saves and stops; this evaluation is made up for on resuming
+            return  # the loop saves and stops; the evaluation is repeated after resuming
         metric, values = metrics[0], {each.name: each.value for each in metrics}
         values["standard_error"] = metric.standard_error
         self._record(EvaluationRow.model_validate(self._progress("validation") | values))
@@ -327,19 +326,19 @@ class Trainer:
         self.tracker.log(row)
 
     def save(self, *, wait: bool) -> None:
-        """Commit a checkpoint of the step reached; several processes only begin to, unless they ``wait``.
+        """Commit a checkpoint of the step reached; multiple processes only begin to, unless ``wait``.
 
         Raises CheckpointError, LockedError.
         """
         collectives.run_on_rank_zero(self.lock.check)
         self.folder.sync()  # no row of a saved step is lost, even where the machine dies
-        last = self.state.step == self.total_steps
+        is_last = self.state.step == self.total_steps
         state = {
             "key": self.folder.key,
             "train_state": asdict(self.state),
             "metrics": self.folder.metrics_record(),
         }
         with averaged(self.optimizer):
-            self.saver.save(self.state.step, self.model, self.optimizer, state, last=last)
+            self.saver.save(self.state.step, self.model, self.optimizer, state, last=is_last)
         if wait:
             self.saver.wait()

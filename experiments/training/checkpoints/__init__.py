@@ -1,1 +1,1 @@
-"""Checkpoints: what they hold, how they are written whole or in shards, kept, and read again."""
+"""Checkpoints: their content, complete or in shards; writing, retention and loading."""

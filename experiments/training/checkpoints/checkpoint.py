@@ -1,13 +1,13 @@
-"""Checkpoints that are whole or absent: safetensors and JSON, never pickle.
+"""Atomic checkpoints: safetensors and JSON, never pickle.
 
 A checkpoint is written into a hidden folder, each file synced and its hash
 listed in MANIFEST.json, then renamed. Loading takes the newest one whose files
-match their hashes; a broken one is set aside under a name that says so, with
+match their hashes; a broken one is renamed to ``broken-*``, with
 the reason inside. A new one is verified before an old one is removed, and an
-old one loses its manifest first, so that half a checkpoint never looks whole.
+old one loses its manifest first, so that a partial checkpoint never looks complete.
 
-Format 1 holds whole tensors, written by one process (``write``). Format 2 holds
-shards, written by several (``sharded_checkpoint``). Any number reads either.
+Format 1 holds full tensors, written by one process (``write``). Format 2 holds
+shards, written by multiple processes (``sharded_checkpoint``). Any number of processes reads either.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ from experiments.training.parallel.collectives import rank, run_on_all, run_on_r
 WHOLE, SHARDED = 1, 2
 """Formats, as ``state.json`` names them."""
 FILES = ("model.safetensors", "optimizer.safetensors", "state.json")
-"""Files of a checkpoint of whole tensors."""
+"""Files of a checkpoint of full tensors."""
 
 SAVED = "saved.json"
-"""File beside the folder of checkpoints with the step that was saved last: a run whose checkpoints are gone
-is not one that was stopped before its first."""
+"""File next to the folder of checkpoints with the step that was saved last. It tells a run that lost its
+checkpoints from one that stopped before its first."""
 BEGIN_AGAIN = "remove the run's folder to train it from the beginning"
 
 Entry = dict[str, int | str]
@@ -67,12 +67,12 @@ def write(
 
     Args:
         tensors: by kind and name, as ``state_dict.gather_state`` returns them.
-        state: what else is needed to continue; it must be representable in JSON.
+        state: everything else that is needed to continue; it must be representable in JSON.
         keep: number of checkpoints left, the new one included.
         log: receives a line about old checkpoints that could not be removed, which do no harm.
 
     Raises:
-        CheckpointError: nothing was written, and every older checkpoint is as it was.
+        CheckpointError: the checkpoint was not written; older checkpoints are unchanged.
     """
     final = place(folder, step)
     temporary: Path | None = None
@@ -105,7 +105,7 @@ def begin(folder: Path, step: int) -> Path:
 
 
 def describe(path: Path) -> Entry:
-    """Return what the manifest says of a file. Raises OSError."""
+    """Return the manifest entry of a file. Raises OSError."""
     return {"bytes": path.stat().st_size, "sha256": _hash(path)}
 
 
@@ -125,21 +125,21 @@ def commit(temporary: Path, final: Path, state: dict[str, Any], files: Mapping[s
 
 
 def abandoned(temporary: Path | None, final: Path, error: Exception) -> CheckpointError:
-    """Remove what was written so far, and return the error that says why."""
+    """Remove the partial checkpoint, and return the error with the reason."""
     if temporary is not None:
         shutil.rmtree(temporary, ignore_errors=True)
     return CheckpointError(f"{final}: the checkpoint cannot be written: {error}")
 
 
 def conclude(final: Path, reason: str | None, keep: int, log: Callable[[str], object]) -> None:
-    """Note the step of the new checkpoint and remove older ones, if it is whole.
+    """Note the step of the new checkpoint and remove older ones, if it is complete.
 
     Raises CheckpointError for ``reason``.
     """
     if reason is not None:
         set_aside(final, reason)
         raise CheckpointError(f"{final}: what was written cannot be read back: {reason}")
-    with contextlib.suppress(OSError):  # the checkpoint is whole without it
+    with contextlib.suppress(OSError):  # the checkpoint is complete without it
         write_json(final.parents[1] / SAVED, {"step": step_of(final)})
     try:
         prune(final.parent, keep)
@@ -150,18 +150,18 @@ def conclude(final: Path, reason: str | None, keep: int, log: Callable[[str], ob
 def prune(folder: Path, keep: int) -> None:
     """Remove all but the newest ``keep`` checkpoints. Raises OSError.
 
-    Only those count whose files are there in full length: what a crash while pruning
-    left is removed, and what is damaged is set aside.
+    Only checkpoints with files of full length count. Folders left by a crash during pruning
+    are removed, and damaged checkpoints are set aside.
     """
-    whole = []
+    complete = []
     for path in committed(folder):
         if not (path / "MANIFEST.json").exists():
             shutil.rmtree(path)
         elif reason := broken(path, hashes=False):
             set_aside(path, reason)
         else:
-            whole.append(path)
-    for old in whole[keep:]:
+            complete.append(path)
+    for old in complete[keep:]:
         (old / "MANIFEST.json").unlink()
         shutil.rmtree(old)
 
@@ -178,14 +178,14 @@ def free_space(folder: Path, keep: int) -> None:
 
 def saved_step(run: Path, remedy: str) -> int | None:
     """Return the step that a run saved last; None where it saved none. Raises CheckpointError if damaged."""
-    found = read_json(run / SAVED, SavedRecord, remedy)
-    return None if found is None else found["step"]
+    record = read_json(run / SAVED, SavedRecord, remedy)
+    return None if record is None else record["step"]
 
 
 def lost_step(folder: Path) -> int | None:
-    """Return the step that was saved last, where no checkpoint is left, not even a damaged one; else None.
+    """Return the step that was saved last, if no checkpoint is left, not even a damaged one; else None.
 
-    Raises CheckpointError if the file that says so is damaged.
+    Raises CheckpointError if the file with this step is damaged.
     """
     return None if any(folder.glob("*step-*")) else saved_step(folder.parent, BEGIN_AGAIN)
 
@@ -204,10 +204,10 @@ def load_newest(
     optimizer: torch.optim.Optimizer,
     log: Callable[[str], object] = print,
 ) -> dict[str, Any] | None:
-    """Restore the newest whole checkpoint and return its state; None if there has never been one.
+    """Restore the newest complete checkpoint and return its state; None if there has never been one.
 
-    ``log`` receives a line if a newer one is broken. Of several processes, which must all call it, each looks
-    at all files and reads its share of them; a checkpoint that one does not find whole is set aside for all.
+    ``log`` receives a line if a newer one is broken. All processes must call it. Each checks the sizes of
+    all files and the hashes of its share; if one finds a checkpoint broken, it is set aside for all.
 
     Raises:
         CheckpointError: there are checkpoints, and every one is broken, or the newest comes from
@@ -216,8 +216,8 @@ def load_newest(
     reasons: list[str] = []  # in the first process
     while (name := run_on_rank_zero(lambda: _newest_name(folder, reasons))) is not None:
         path = folder / name
-        found = run_on_all(partial(broken, path, share=(rank(), world_size())))
-        reason = next(filter(None, found), None)
+        problems = run_on_all(partial(broken, path, share=(rank(), world_size())))
+        reason = next(filter(None, problems), None)
         if reason is None:
             run_on_rank_zero(partial(check_format, path))
             if reasons:
@@ -238,8 +238,8 @@ def _newest_name(folder: Path, reasons: list[str]) -> str | None:
     """The name of the newest checkpoint, of those that were not set aside; None if there has been none."""
     if not folder.exists():
         return None
-    if found := committed(folder):
-        return found[0].name
+    if checkpoints := committed(folder):
+        return checkpoints[0].name
     earlier = [f"{path.name}: {_reason(path)}" for path in sorted(folder.glob("broken-*"))]
     if earlier:
         raise CheckpointError(
@@ -256,12 +256,12 @@ def _refuse(path: Path, reason: str, reasons: list[str]) -> None:
 
 
 def newest_state(folder: Path) -> dict[str, Any] | None:
-    """The state beside the tensors of the newest checkpoint in which it is as it was written, or None."""
+    """The state stored in the newest checkpoint with an undamaged state file, or None."""
     return next(filter(None, map(stored_state, committed(folder))), None)
 
 
 def stored_state(path: Path) -> dict[str, Any] | None:
-    """Return the state beside the tensors of a checkpoint; None where it is not as it was written."""
+    """Return the state stored in a checkpoint; None if it is damaged."""
     try:
         expected = json.loads((path / "MANIFEST.json").read_text())["state.json"]["sha256"]
         if _hash(path / "state.json") == expected:
@@ -277,9 +277,11 @@ def newest_step(folder: Path) -> int:
 
 
 def committed(folder: Path) -> list[Path]:
-    """Checkpoints, newest first. A folder of any other name than ``place`` gives is none."""
-    found = [path for path in folder.glob("step-*") if path.name[5:].isdecimal()]
-    return sorted((path for path in found if place(folder, step_of(path)) == path), key=step_of, reverse=True)
+    """Checkpoints, newest first. Folders with other names than that of ``place`` are ignored."""
+    folders = [path for path in folder.glob("step-*") if path.name[5:].isdecimal()]
+    return sorted(
+        (path for path in folders if place(folder, step_of(path)) == path), key=step_of, reverse=True
+    )
 
 
 def step_of(path: Path) -> int:
@@ -292,7 +294,7 @@ def broken(path: Path, *, hashes: bool = True, share: tuple[int, int] = (0, 1)) 
 
     Args:
         hashes: read all files, and not only their lengths.
-        share: which share of them, counted from 0, of how many.
+        share: index, counted from 0, and number of the shares of files to hash.
     """
     part, parts = share
     try:
@@ -301,13 +303,13 @@ def broken(path: Path, *, hashes: bool = True, share: tuple[int, int] = (0, 1)) 
         if unknown:
             return f"{min(unknown)} is not in the manifest"
         names = dict.fromkeys([*manifest, "state.json"]) if in_shards(path) else FILES
-        for number, name in enumerate(names):
+        for index, name in enumerate(names):
             file, expected = path / name, manifest[name]
             if not file.exists():
                 return f"{name} is missing"
             if file.stat().st_size != expected["bytes"]:
                 return f"{name} has {file.stat().st_size} bytes instead of {expected['bytes']}"
-            if hashes and number % parts == part and _hash(file) != expected["sha256"]:
+            if hashes and index % parts == part and _hash(file) != expected["sha256"]:
                 return f"{name} has changed since it was written"
         step = json.loads((path / "state.json").read_text())["step"]
         if path.name != place(path.parent, step).name:
@@ -318,7 +320,7 @@ def broken(path: Path, *, hashes: bool = True, share: tuple[int, int] = (0, 1)) 
 
 
 def check_format(path: Path) -> None:
-    """Refuse a whole checkpoint of another version, which is not broken. Raises CheckpointError."""
+    """Raise CheckpointError for an intact checkpoint of another version."""
     format_ = json.loads((path / "state.json").read_text()).get("format")
     if format_ not in (WHOLE, SHARDED):
         raise CheckpointError(

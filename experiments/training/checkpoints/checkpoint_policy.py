@@ -45,11 +45,11 @@ class CheckpointSaver:
         log: Callable[[str], object],
         may_write: Callable[[], object] = lambda: None,
     ) -> None:
-        """Prepare to save; all processes must do it at the same place.
+        """Prepare to save; all processes must do so at the same point of the program.
 
         Args:
-            may_write: called in the first of several processes before a checkpoint gets its name; what it
-                raises ends the run.
+            may_write: called on rank 0 of multiple processes before a checkpoint gets its name; an exception
+                it raises ends the run.
         """
         self.folder, self.keep, self.log, self.may_write = folder, keep, log, may_write
         self.failures = 0
@@ -68,11 +68,11 @@ class CheckpointSaver:
     ) -> None:
         """Save a checkpoint; on failure, free disk space and try once more. All processes must call it.
 
-        Several processes return when all is copied. ``poll`` and ``wait`` say how it ended, and so does the
-        next save, which waits for it.
+        With multiple processes, it returns when all tensors are copied. ``poll``, ``wait`` and the next save,
+        which waits for this one, report its outcome.
 
         Args:
-            last: nothing is trained after it, so that a failure ends the run.
+            last: whether training is finished, so that a failure ends the run.
 
         Raises:
             CheckpointError: the last save has failed, or the third in a row. Older checkpoints are intact.
@@ -81,15 +81,15 @@ class CheckpointSaver:
         self._last = last
         if world_size() == 1:
             tensors = gather_state(model, optimizer)
-            whole = partial(checkpoint.write, self.folder, step, tensors, state, self.keep, self.log)
-            self._end(self._write(whole))
+            write = partial(checkpoint.write, self.folder, step, tensors, state, self.keep, self.log)
+            self._end(self._write(write))
             return
         from experiments.training.checkpoints import sharded_checkpoint
 
         staged = sharded_checkpoint.stage(model, optimizer)
-        several = partial(sharded_checkpoint.write, group=self._group, may_write=self.may_write)
+        write_shards = partial(sharded_checkpoint.write, group=self._group, may_write=self.may_write)
         self._begun = _Background(
-            partial(self._write, partial(several, self.folder, step, staged, state, self.keep))
+            partial(self._write, partial(write_shards, self.folder, step, staged, state, self.keep))
         )
 
     def poll(self) -> None:
@@ -131,7 +131,7 @@ class CheckpointSaver:
         run_on_rank_zero(lambda: self._count(failed, self._last))
 
     def _count(self, failed: str | None, last: bool) -> None:
-        """Count saves that fail in a row; the last one raises, and so does the third."""
+        """Count consecutive failures; the third one raises, and so does that of the last save."""
         if failed is None:
             self.failures = 0
             return
@@ -145,7 +145,7 @@ class CheckpointSaver:
 
 
 class _Background(threading.Thread):
-    """A save in a thread of its own, which does not keep a process from ending."""
+    """A save in a daemon thread, which does not delay the end of the process."""
 
     def __init__(self, work: Callable[[], Outcome]) -> None:
         super().__init__(name="checkpoint", daemon=True)
@@ -188,10 +188,10 @@ def checkpoint_bytes(model: nn.Module, averages: bool) -> int:
 
 
 def check_room(folder: Path, model: nn.Module, keep: int, averages: bool) -> None:
-    """Refuses to train where the disk will not hold the checkpoints: all that are kept, and the next.
+    """Raise CheckpointError if the disk is too small for the checkpoints: all that are kept, and the next.
 
-    Those that are there already count. A quota may be tighter than what the disk says.
-    All processes must call it, and the first looks. Raises CheckpointError.
+    Existing checkpoints count. A quota may be tighter than the free space of the disk.
+    All processes must call it; only rank 0 looks at the disk.
     """
     size = checkpoint_bytes(model, averages)
     run_on_rank_zero(lambda: _check_room(folder, size, keep))

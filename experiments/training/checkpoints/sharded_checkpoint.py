@@ -1,7 +1,7 @@
-"""Checkpoints that several processes write together, each its own shards.
+"""Checkpoints that multiple processes write together, each its shards.
 
 ``stage`` copies what a process writes; ``write`` can then run in a thread of each process, while the training
-goes on. The threads do the same at the same time, and speak over a group of processes of their own.
+goes on. The threads run the same steps and communicate over a separate process group.
 """
 
 from __future__ import annotations
@@ -43,15 +43,15 @@ class Staged:
     parts: Mapping[str, dict[str, Tensor]]
     """Copies of its parts of the tensors, by kind and name."""
     numbers: Mapping[str, dict[str, int]]
-    """In which of its files a part goes, by kind and name; of all tensors."""
+    """Index of the file of a part, by type and name; of all tensors."""
 
 
 def stage(model: nn.Module, optimizer: torch.optim.Optimizer) -> Staged:
-    """Copy what this process writes of a checkpoint into CPU memory."""
+    """Copy this process's part of a checkpoint into CPU memory."""
     tensors = gather_state(model, optimizer)
     return Staged(
-        parts={kind: own_parts(each) for kind, each in tensors.items()},
-        numbers={kind: file_numbers(each) for kind, each in tensors.items()},
+        parts={kind: own_parts(tensors_of) for kind, tensors_of in tensors.items()},
+        numbers={kind: file_numbers(tensors_of) for kind, tensors_of in tensors.items()},
     )
 
 
@@ -68,14 +68,14 @@ def write(
     """Commit a checkpoint, verify it, and then remove all but the newest ``keep``. All processes call it.
 
     Args:
-        group: over which the processes speak.
+        group: over which the processes communicate.
         may_write: called in the first process before the checkpoint gets its name, and may raise RunError.
 
     Returns:
         Lines about old checkpoints that could not be removed, which do no harm.
 
     Raises:
-        CheckpointError: nothing was written, and every older checkpoint is as it was. In all processes.
+        CheckpointError: the checkpoint was not written, in any process; older checkpoints are unchanged.
     """
     final = place(folder, step)
 

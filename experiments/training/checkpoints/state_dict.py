@@ -25,19 +25,19 @@ def unique_tensors(model: nn.Module) -> dict[str, Tensor]:
 
 
 def _numbered(optimizer: torch.optim.Optimizer) -> Iterator[tuple[int, Tensor]]:
-    """Yield every parameter with the number by which its moments are saved."""
-    first = 0
+    """Yield every parameter with the index by which its moments are saved."""
+    start = 0
     for group in optimizer.param_groups:
-        numbers = group.get("numbers", range(first, first + len(group["params"])))
-        yield from zip(numbers, group["params"], strict=True)
-        first += len(group["params"])
+        indices = group.get("numbers", range(start, start + len(group["params"])))
+        yield from zip(indices, group["params"], strict=True)
+        start += len(group["params"])
 
 
 def _moments(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """Return the moments by parameter number and name, as this process holds them."""
+    """Return the moments by parameter index and name, as this process holds them."""
     return {
-        f"{number}.{key}": value
-        for number, parameter in _numbered(optimizer)
+        f"{index}.{key}": value
+        for index, parameter in _numbered(optimizer)
         for key, value in optimizer.state.get(parameter, {}).items()
     }
 
@@ -58,10 +58,10 @@ def empty_moments(optimizer: torch.optim.Optimizer, stored: Mapping[str, Tensor]
 
 
 def load_moments(optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor]) -> None:
-    """Load moments by parameter number; learning rates and decays come from the configuration."""
-    positions = {number: position for position, (number, _) in enumerate(_numbered(optimizer))}
+    """Load moments by parameter index; learning rates and decays come from the configuration."""
+    positions = {index: position for position, (index, _) in enumerate(_numbered(optimizer))}
     state: dict[int, dict[str, Tensor]] = {}
     for name, tensor in tensors.items():
-        number, key = name.split(".", 1)
-        state.setdefault(positions[int(number)], {})[key] = tensor
+        index, key = name.split(".", 1)
+        state.setdefault(positions[int(index)], {})[key] = tensor
     optimizer.load_state_dict({**optimizer.state_dict(), "state": state})

@@ -1,7 +1,7 @@
-"""The tensors of a checkpoint on disk, whole or in shards, and restoring a model and its optimizer from them.
+"""The tensors of a checkpoint on disk, full or in shards, and restoring model and optimizer from them.
 
-A process that trains alone writes ``model.safetensors`` and ``optimizer.safetensors``. Several write the
-folders ``model`` and ``optimizer``, in which each has files of its own. Names of tensors are the same.
+A single process writes ``model.safetensors`` and ``optimizer.safetensors``. Multiple processes write the
+folders ``model`` and ``optimizer``, with separate files for each process. Names of tensors are the same.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from experiments.training.parallel.collectives import world_size
 
 
 def in_shards(path: Path) -> bool:
-    """Return True for a checkpoint that several processes wrote."""
+    """Return True for a checkpoint that multiple processes wrote."""
     return (path / "model").is_dir()
 
 
@@ -45,13 +45,13 @@ def stored_tensors(path: Path, kind: str) -> dict[str, Tensor]:
     with _readable(path):
         if in_shards(path):
             return stored(path / kind) if (path / kind).is_dir() else {}
-        found = stored(path)
+        tensors = stored(path)
         with safe_open(path / f"{kind}.safetensors", framework="pt") as file:
-            return {name: found[name] for name in file.keys()}  # noqa: SIM118
+            return {name: tensors[name] for name in file.keys()}  # noqa: SIM118
 
 
 def read_tensors(path: Path, kind: str, tensors: dict[str, Tensor]) -> None:
-    """Fill tensors, divided or whole, from a checkpoint; no more is read than they hold.
+    """Fill tensors, sharded or full, from a checkpoint; reads only their parts.
 
     Raises CheckpointError.
     """
@@ -62,7 +62,7 @@ def read_tensors(path: Path, kind: str, tensors: dict[str, Tensor]) -> None:
 
 
 def whole_tensors(path: Path, kind: str) -> dict[str, Tensor]:
-    """Return the tensors of a checkpoint, whole and in CPU memory. Raises CheckpointError."""
+    """Return the full tensors of a checkpoint in CPU memory. Raises CheckpointError."""
     if not in_shards(path):
         with _readable(path):
             return load_file(path / f"{kind}.safetensors")
@@ -72,7 +72,7 @@ def whole_tensors(path: Path, kind: str) -> dict[str, Tensor]:
 
 
 def restore(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    """Give a model and its optimizer the tensors of a checkpoint, to each process its parts.
+    """Load the tensors of a checkpoint into a model and its optimizer, in each process its parts.
 
     Raises CheckpointError.
     """
@@ -85,8 +85,8 @@ def restore(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> N
         return
     names = stored_tensors(path, "model")
     _check_names(path, model, names)
-    own = model.state_dict()
-    read_tensors(path, "model", {name: own[name] for name in names})
+    parameters = model.state_dict()
+    read_tensors(path, "model", {name: parameters[name] for name in names})
     moments = empty_moments(optimizer, stored_tensors(path, "optimizer"))
     read_tensors(path, "optimizer", moments)
     load_moments(optimizer, moments)

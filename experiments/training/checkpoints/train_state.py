@@ -1,4 +1,4 @@
-"""The state of training beside the weights and the optimizer's moments: all that a run needs to continue."""
+"""The state of training, without weights and the optimizer's moments, that a run needs to continue."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class TrainState:
     """Steps skipped since the last log line."""
     anomalies: LossAnomalies = field(default_factory=LossAnomalies)
     fallbacks: list[str] = field(default_factory=list)
-    """Damaged checkpoints in whose place an older one was resumed, each with its reason."""
+    """Damaged checkpoints that were replaced by an older one, each with its reason."""
 
     @classmethod
     def restore(cls, saved: dict[str, Any]) -> TrainState:
@@ -65,7 +65,7 @@ class TrainState:
         """Return the row of metrics for the steps since the last one, and begin the next window.
 
         Args:
-            row: what is logged of the last step alone.
+            row: values of the last step only.
         """
         steps = (self.step - 1) % log_every + 1
         counted = steps - self.window_skipped

@@ -1,1 +1,1 @@
-"""Optimizers, one file each: their settings, and how they are made. No file imports torch when it is read."""
+"""Optimizers, one file each: settings and construction. No file imports torch at import time."""

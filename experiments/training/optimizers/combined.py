@@ -1,4 +1,4 @@
-"""Several optimizers as one, each of some of the parameters."""
+"""Multiple optimizers as one, each for some of the parameters."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ class Combined(torch.optim.Optimizer):
 
     def _share(self) -> None:
         """Give each part its groups and the common state."""
-        first = 0
+        start = 0
         for part in self.parts:
-            last = first + len(part.param_groups)
-            part.param_groups, part.state = self.param_groups[first:last], self.state
-            first = last
+            end = start + len(part.param_groups)
+            part.param_groups, part.state = self.param_groups[start:end], self.state
+            start = end
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]

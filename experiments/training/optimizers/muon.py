@@ -1,6 +1,6 @@
 """Muon for hidden matrices, AdamW for all other parameters.
 
-Jordan et al. 2024 (https://kellerjordan.github.io/posts/muon): the momentum of a matrix is made orthogonal
+Jordan et al. 2024 (https://kellerjordan.github.io/posts/muon): the momentum of a matrix is orthogonalized
 by a few Newton-Schulz steps. As in Liu et al. 2025 (Moonlight, arXiv 2502.16982) the update of an n by m
 matrix is scaled by 0.2 sqrt(max(n, m)), the size of AdamW's: one learning rate and decay serve both.
 """

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class NAdam(AdamW):
-    """NAdam: AdamW whose first moment looks one gradient ahead, with a momentum that warms up."""
+    """NAdam: AdamW with Nesterov momentum, which has a warm-up schedule."""
 
     momentum_decay: float = 4e-3
     """How fast the momentum of step t rises to its rate: by a factor of 1 - 0.96^(t * momentum_decay) / 2."""

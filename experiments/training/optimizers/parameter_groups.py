@@ -1,4 +1,4 @@
-"""Groups of parameters by what an architecture asks of its optimizer."""
+"""Groups of parameters by the optimizer settings that the architecture attaches to them."""
 
 from __future__ import annotations
 
@@ -17,36 +17,36 @@ def parameter_groups(
     """Groups by decay, by learning-rate cap and by the factor of the rate.
 
     Decayed: tensors of two or more dimensions. Not decayed: norms, biases, skips
-    and time steps (one dimension), and whatever carries ``no_weight_decay``. A
-    tensor may carry ``learning_rate_cap``, a rate it must not exceed, and ``learning_rate_factor``,
+    and time steps (one dimension), and parameters with the attribute ``no_weight_decay``. A
+    tensor may have ``learning_rate_cap``, the largest rate for it, and ``learning_rate_factor``,
     by which its rate is multiplied and its decay divided, as decay acts times the rate. Tensors that
-    are shared out among processes in different ways are groups of their own;
-    ``numbers`` are those that parameters have in one process, by which moments are saved.
+    are sharded over different meshes are in separate groups;
+    ``numbers`` are the indices of parameters in a single process, by which moments are saved.
 
     Args:
-        apart: ids of parameters that have groups of their own, which say so under ``apart``; None for none.
+        apart: ids of parameters in separate groups, which have ``apart=True``; None for none.
     """
     groups: dict[tuple[bool, float, float, bool], list[nn.Parameter]] = {}
     for parameter in model.parameters():
         decayed = parameter.ndim >= 2 and not getattr(parameter, "no_weight_decay", False)
         cap = float(getattr(parameter, "learning_rate_cap", math.inf))
         factor = float(getattr(parameter, "learning_rate_factor", 1.0))
-        own = apart is not None and id(parameter) in apart
-        groups.setdefault((decayed, cap, factor, own), []).append(parameter)
-    found: list[dict[str, object]] = []
-    number = itertools.count()
-    for (decayed, cap, factor, own), parameters in groups.items():
-        alike: dict[object, list[tuple[nn.Parameter, int]]] = {}
+        is_apart = apart is not None and id(parameter) in apart
+        groups.setdefault((decayed, cap, factor, is_apart), []).append(parameter)
+    parameter_groups_: list[dict[str, object]] = []
+    indices = itertools.count()
+    for (decayed, cap, factor, is_apart), parameters in groups.items():
+        by_mesh: dict[object, list[tuple[nn.Parameter, int]]] = {}
         for parameter in parameters:
-            alike.setdefault(getattr(parameter, "device_mesh", None), []).append((parameter, next(number)))
-        found += [
+            by_mesh.setdefault(getattr(parameter, "device_mesh", None), []).append((parameter, next(indices)))
+        parameter_groups_ += [
             {
                 "params": [parameter for parameter, _ in part],
-                "numbers": [number for _, number in part],
+                "numbers": [indices for _, indices in part],
                 "weight_decay": config.weight_decay / factor if decayed else 0.0,
                 "peak": min(config.learning_rate * factor, cap),
-                **({} if apart is None else {"apart": own}),
+                **({} if apart is None else {"apart": is_apart}),
             }
-            for part in alike.values()
+            for part in by_mesh.values()
         ]
-    return found
+    return parameter_groups_

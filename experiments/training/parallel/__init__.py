@@ -1,1 +1,1 @@
-"""Several processes that train one run."""
+"""Training one run with multiple processes."""

@@ -21,7 +21,7 @@ def recompute(block: Block) -> None:
 
     def forward(x_BTD: Tensor, context: Context, *more: Any) -> Any:
         def run(x_BTD: Tensor, *more: Any) -> Any:
-            # A copy, so that the second time finds what the first found, and nothing made since.
+            # A copy, so that the recomputation sees the same context as the first pass.
             return inner(x_BTD, replace(context, _made=dict(context._made)), *more)
 
         return checkpoint(run, x_BTD, *more, use_reentrant=False)
@@ -62,6 +62,6 @@ def check_compiler(device: torch.device) -> None:
 
 
 def compile_seconds() -> float:
-    """Seconds that ``torch.compile`` has taken so far in this process."""
-    compiler = sys.modules.get("torch._dynamo.utils")  # importing it takes a second
+    """Seconds that ``torch.compile`` has used so far in this process."""
+    compiler = sys.modules.get("torch._dynamo.utils")  # importing it needs a second
     return 0.0 if compiler is None else compiler.calculate_time_spent().get("total_wall_time", 0.0)

@@ -1,7 +1,7 @@
 """Communication among the processes that train one run together.
 
 Started by ``torchrun`` or, with MASTER_ADDR set, by ``srun``; otherwise a process
-is alone and every function here does the plain thing. What they tell each other here is
+is alone and every function here returns its local value. Processes exchange
 numbers and JSON, never pickle.
 """
 
@@ -34,24 +34,24 @@ _background: dist.ProcessGroup | None = None
 def start(device: torch.device) -> None:
     """Join the process group of the run, if there are other processes. Raises ConfigError."""
     global _store
-    own = process_rank()
-    if own.size == 1 or dist.is_initialized():
+    process = process_rank()
+    if process.size == 1 or dist.is_initialized():
         return
     if device.type == "cuda":
-        torch.cuda.set_device(_gpu(device, own.local_rank))
+        torch.cuda.set_device(_gpu(device, process.local_rank))
     # srun names no port: one that the processes of a job share and other jobs hardly have.
     os.environ.setdefault("MASTER_PORT", str(20000 + int(os.environ.get("SLURM_JOB_ID", 0)) % 20000))
-    store, _, _ = next(dist.rendezvous("env://", own.rank, own.size))
+    store, _, _ = next(dist.rendezvous("env://", process.rank, process.size))
     _store = dist.PrefixStore("archbench", store)
-    # Agreements travel over gloo, so that they need no GPU.
+    # Control messages use gloo, which needs no GPU.
     backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
-    dist.init_process_group(backend, store=_store, rank=own.rank, world_size=own.size)
+    dist.init_process_group(backend, store=_store, rank=process.rank, world_size=process.size)
 
 
 def _gpu(device: torch.device, local_rank: int) -> int:
     """Return the index of this process's GPU among those that it sees. Raises ConfigError.
 
-    ``srun --gpus-per-task=1`` shows each process one GPU of its own, which is number 0 for all of them.
+    ``srun --gpus-per-task=1`` exposes one GPU to each process, which has index 0 in all of them.
     """
     visible = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
     if device.index is None and local_rank > 0 and len(visible) == 1:
@@ -82,7 +82,7 @@ def left_at_end() -> Iterator[None]:
 
 
 def background_group() -> dist.ProcessGroup | None:
-    """Return a group of all processes for a thread beside the training; None where a process is alone.
+    """Return a group of all processes for a background thread; None for a single process.
 
     Two threads of a process must not speak over one group. All processes must ask for it at the same place.
     """
@@ -108,32 +108,32 @@ def is_rank_zero() -> bool:
 
 
 def run_on_rank_zero(function: Callable[[], T], group: dist.ProcessGroup | None = None) -> T:
-    """Call ``function`` in the process of rank 0 and return its value, which JSON must hold, in all.
+    """Call ``function`` in the process of rank 0 and return its value, which must fit JSON, in all.
 
     An exception there is raised in all processes as a RunError.
 
     Args:
-        group: of all processes, over which they speak; None for the default one.
+        group: of all processes, used for communication; None for the default one.
     """
     if world_size() == 1:
         return function()
-    said, failure = _attempt(function) if is_rank_zero() else ({}, None)
-    return _value(json.loads(_broadcast(json.dumps(said), group)), failure)
+    reply, failure = _attempt(function) if is_rank_zero() else ({}, None)
+    return _value(json.loads(_broadcast(json.dumps(reply), group)), failure)
 
 
 def run_on_all(function: Callable[[], T], group: dist.ProcessGroup | None = None) -> list[T]:
-    """Call ``function`` in every process and return in each what it returned in all, by rank: JSON holds it.
+    """Call ``function`` in every process and return all values, by rank, in each; they must fit JSON.
 
     Exceptions are raised in all processes as a RunError, that of the lowest rank.
     """
     if world_size() == 1:
         return [function()]
-    said, failure = _attempt(function)
-    everything = [json.loads(text) for text in _gather(json.dumps(said), group)]
-    first = next((number for number, each in enumerate(everything) if "kind" in each), None)
-    if first is not None:
-        _value(everything[first], failure if first == rank() else None)
-    return [each["value"] for each in everything]
+    reply, failure = _attempt(function)
+    everything = [json.loads(text) for text in _gather(json.dumps(reply), group)]
+    failed = next((rank_ for rank_, answer in enumerate(everything) if "kind" in answer), None)
+    if failed is not None:
+        _value(everything[failed], failure if failed == rank() else None)
+    return [answer["value"] for answer in everything]
 
 
 def _attempt(function: Callable[[], T]) -> tuple[dict[str, Any], RunError | None]:
@@ -146,17 +146,17 @@ def _attempt(function: Callable[[], T]) -> tuple[dict[str, Any], RunError | None
         return {"kind": type(failure).__name__, "message": str(failure)}, failure
 
 
-def _value(said: dict[str, Any], own: RunError | None) -> Any:
-    """Return the value that a process has said, or raise its failure, which is ``own`` in that process."""
-    if own is not None:
-        raise own
-    if "kind" in said:
-        raise getattr(errors, said["kind"], RunError)(said["message"]) from None
-    return said["value"]
+def _value(reply: dict[str, Any], failure: RunError | None) -> Any:
+    """Return the value in a reply, or raise the failure in it; ``failure`` is that of this process."""
+    if failure is not None:
+        raise failure
+    if "kind" in reply:
+        raise getattr(errors, reply["kind"], RunError)(reply["message"]) from None
+    return reply["value"]
 
 
 def rank_zero_first(function: Callable[[], T]) -> T:
-    """Call ``function`` in the process of rank 0, then in the others, which find the files it made.
+    """Call ``function`` in the process of rank 0, then in all other ones, which reuse its files.
 
     An exception of the first call is raised in all processes.
     """
@@ -183,36 +183,36 @@ def _gather(text: str, group: dist.ProcessGroup | None) -> list[str]:
     lengths = [torch.tensor(0) for _ in range(world_size())]
     dist.all_gather(lengths, torch.tensor(len(sent)), group=group)
     longest = max(int(length) for length in lengths)
-    found = [torch.empty(longest, dtype=torch.uint8) for _ in lengths]
-    dist.all_gather(found, nn.functional.pad(sent, (0, longest - len(sent))), group=group)
-    return [bytes(each[: int(n)].tolist()).decode() for each, n in zip(found, lengths, strict=True)]
+    buffers = [torch.empty(longest, dtype=torch.uint8) for _ in lengths]
+    dist.all_gather(buffers, nn.functional.pad(sent, (0, longest - len(sent))), group=group)
+    return [bytes(buffer[: int(n)].tolist()).decode() for buffer, n in zip(buffers, lengths, strict=True)]
 
 
 def all_reduce_any(flag: bool) -> bool:
-    """Return True in all processes if the flag is set in any."""
+    """Return True in all processes if the flag is set in any process."""
     if world_size() == 1:
         return flag
-    found = torch.tensor(int(flag))
-    dist.all_reduce(found, dist.ReduceOp.MAX)
-    return bool(found)
+    flag_1 = torch.tensor(int(flag))
+    dist.all_reduce(flag_1, dist.ReduceOp.MAX)
+    return bool(flag_1)
 
 
 def first_failure(error: RunError) -> RunError:
     """Return why the run fails: ``error``, unless another process failed earlier.
 
-    When one process fails the others soon fail too, because it is gone; theirs is not the cause.
+    When one process fails, all other ones soon fail because it is gone; their errors are not the cause.
     """
     if _store is None:
         return error
-    own = process_rank().rank
-    said = json.dumps([own, type(error).__name__, str(error)])
+    own_rank = process_rank().rank
+    record = json.dumps([own_rank, type(error).__name__, str(error)])
     try:
-        first, kind, message = json.loads(_store.compare_set(FAILURE, "", said))
+        failed_rank, error_name, message = json.loads(_store.compare_set(FAILURE, "", record))
     except (
         RuntimeError
     ):  # the first process, which keeps the store, is gone: what failed here is not the cause
         return error if is_rank_zero() else type(error)(*error.args)
-    return error if first == own else getattr(errors, kind, RunError)(message)
+    return error if failed_rank == own_rank else getattr(errors, error_name, RunError)(message)
 
 
 def reports_error(error: RunError) -> bool:

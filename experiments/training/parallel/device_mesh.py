@@ -25,7 +25,7 @@ class ParallelDims:
     data_rank: int = 0
     """Position of this process among them."""
     replicate: int = 1
-    """Groups of processes, each of which holds a whole model in parts."""
+    """Number of groups of processes that hold a full model in parts."""
     tensor: int = 1
     """Processes among which each layer is divided."""
     tensor_rank: int = 0
@@ -58,7 +58,7 @@ class ParallelDims:
         )
 
     def describe(self) -> str:
-        """Return the layout in a few words, for the record of a run."""
+        """Return a short description of the layout, for the record of a run."""
         sizes = (("replicate", self.replicate), ("tensor", self.tensor), ("expert", self.expert))
         parts = [f"{self.data * self.tensor} processes", self.strategy]
         parts += [f"{name} {n}" for name, n in sizes if n > 1]
@@ -66,7 +66,10 @@ class ParallelDims:
 
 
 def make_parallel_dims(config: ParallelConfig, device: str, budget: BudgetConfig) -> ParallelDims:
-    """Lay out all processes as ``parallel`` asks. Raises ConfigError if the batch cannot be divided."""
+    """Lay out all processes by the settings of ``parallel``.
+
+    Raises ConfigError if the batch cannot be divided.
+    """
     size = collectives.world_size()
     for name in ("replicate", "tensor", "expert"):
         parts = getattr(config, name)

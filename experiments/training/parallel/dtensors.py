@@ -42,7 +42,7 @@ def gradient_norm(parameters: Iterable[nn.Parameter]) -> Tensor:
 
 
 def clip_gradients(parameters: Iterable[nn.Parameter], limit: float | None, norm: Tensor) -> None:
-    """Scale all gradients, whose total norm is given, down to ``limit``; None leaves them as they are."""
+    """Scale all gradients, whose total norm is given, down to ``limit``; None leaves them unchanged."""
     if limit is None:
         return
     for parts in _alike(parameters):
@@ -63,16 +63,16 @@ def _alike(parameters: Iterable[nn.Parameter]) -> list[list[nn.Parameter]]:
 
 
 def not_finite_gradients(model: nn.Module) -> list[str]:
-    """Return the parameters whose gradients are not finite in any process. All processes must call it."""
-    named = dict(model.named_parameters())
-    bad = torch.tensor([_bad(parameter.grad) for parameter in named.values()]).int()
+    """Return the parameters with gradients that are not finite in any process. All processes must call it."""
+    parameters = dict(model.named_parameters())
+    bad = torch.tensor([_bad(parameter.grad) for parameter in parameters.values()]).int()
     if world_size() > 1:
         dist.all_reduce(bad, dist.ReduceOp.MAX)
-    return [name for name, is_bad in zip(named, bad.tolist(), strict=True) if is_bad]
+    return [name for name, is_bad in zip(parameters, bad.tolist(), strict=True) if is_bad]
 
 
 def _bad(gradient: Tensor | None) -> bool:
     if gradient is None:
         return False
-    own = gradient.to_local() if is_dtensor(gradient) else gradient
-    return not bool(own.isfinite().all())
+    local = gradient.to_local() if is_dtensor(gradient) else gradient
+    return not bool(local.isfinite().all())

@@ -1,10 +1,9 @@
-"""Initial weights of a model that is divided from the start: each process keeps its part of every tensor.
+"""Initial weights of a model that is divided from the start: each process stores its part of every tensor.
 
-The model is built twice. The first time it has no memory; it is divided, and its parts get memory. The second
-time its parameters are those parts: whatever the constructors draw, copy or compute into a parameter is made
-whole in a scratch tensor, of which the process keeps its part. So every process draws the same numbers as a
-process that trains alone, and none ever holds more than its parts and one whole tensor.
-"""
+The model is built twice. First on the meta device; it is divided, and memory is allocated for its parts. In
+the second build its parameters are those parts: whatever the constructors draw, copy or compute into a
+parameter is computed in a full scratch tensor, and the process stores its part. So every process draws the
+same values as a single process, and stores at most its parts and one full tensor."""
 
 from __future__ import annotations
 
@@ -24,11 +23,11 @@ from architectures.backbone import Backbone
 from experiments.runtime.errors import ConfigError
 
 OVERWRITING = frozenset({"normal_", "uniform_", "kaiming_uniform_", "copy_"})
-"""Functions in place whose result does not depend on what the tensor held."""
+"""In-place functions with a result that does not depend on the previous values."""
 ELEMENTWISE = frozenset({"mul_", "log_", "zero_", "fill_"})
-"""Functions in place that a part can take alone, where their other arguments are numbers."""
+"""In-place functions that may be applied to a part only, if their other arguments are scalars."""
 SHAPE_ONLY = frozenset({"empty_like", "expand_as"})
-"""Functions that ask a divided tensor for its shape alone."""
+"""Functions that read only the shape of a divided tensor."""
 ATTRIBUTES = frozenset({"__get__", "__set__", "size", "dim", "numel", "element_size", "is_floating_point"})
 NATIVE = ATTRIBUTES | {"detach", "requires_grad_"}
 """Attributes, and functions that neither read nor write values."""
@@ -68,21 +67,21 @@ class DividedStart:
 
     @torch.no_grad()
     def fill(self, device: torch.device) -> None:
-        """Give the parts of the model, divided by now, memory and their initial values.
+        """Allocate the parts of the divided model and compute their initial values.
 
-        All processes must call it: what reads a divided tensor gathers it for a moment.
+        All processes must call it, because reading a divided tensor gathers it.
         """
         _give_memory(self.model)
         parameters = dict(self.model.named_parameters())
         slots = iter(self._slots)
-        known: dict[int, nn.Parameter] = {}
+        registered: dict[int, nn.Parameter] = {}
 
         def replace(module: nn.Module, name: str, parameter: nn.Parameter) -> nn.Parameter | None:
-            if id(parameter) in known:
+            if id(parameter) in registered:
                 return None  # registered once more, as a tied table is
             slot = next(slots)
             used = parameter if slot is None else parameters[slot]
-            known[id(used)] = used
+            registered[id(used)] = used
             if slot is not None:
                 assert used.shape == parameter.shape, f"{slot}: the two builds differ"
                 used.copy_(parameter)
@@ -99,15 +98,15 @@ class DividedStart:
 
 
 def _give_memory(model: nn.Module) -> None:
-    """Give a model on the meta device memory; modules that share a parameter, as tied tables do, go on to."""
+    """Allocate a model on the meta device; shared parameters, such as tied embeddings, stay shared."""
     shared: dict[int, list[str]] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
         shared.setdefault(id(parameter), []).append(name)
     model.to_empty(device="cpu")
-    for first, *others in shared.values():
-        for name in others:
+    for first_name, *other_names in shared.values():
+        for name in other_names:
             owner, _, attribute = name.rpartition(".")
-            setattr(model.get_submodule(owner), attribute, model.get_parameter(first))
+            setattr(model.get_submodule(owner), attribute, model.get_parameter(first_name))
 
 
 @contextmanager
@@ -121,12 +120,12 @@ def _at_registration(hook: Any) -> Iterator[None]:
 
 
 class _PartsOnly(TorchFunctionMode):
-    """Lets plain code initialise divided tensors: it sees whole tensors, and their parts are kept."""
+    """Lets plain code initialise divided tensors: it sees full tensors, and their parts are stored."""
 
     def __init__(self) -> None:
         super().__init__()
         self._read: deque[tuple[Tensor, int, str]] = deque(maxlen=8)
-        """Whole tensors that were read last, their versions then, and by what."""
+        """Full tensors that were read last, their versions then, and the reader."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -138,18 +137,18 @@ class _PartsOnly(TorchFunctionMode):
         in_place = name.endswith("_") and not name.endswith("__")
         if not (in_place and isinstance(target, DTensor)):
             return func(*self._whole(args, name), **self._whole(kwargs, name))
-        others = (args[1:], {key: value for key, value in kwargs.items() if key != "tensor"})
-        if name in ELEMENTWISE and not any(isinstance(leaf, Tensor) for leaf in tree_leaves(others)):
-            func(_part(target), *others[0], **others[1])
+        other_args = (args[1:], {key: value for key, value in kwargs.items() if key != "tensor"})
+        if name in ELEMENTWISE and not any(isinstance(leaf, Tensor) for leaf in tree_leaves(other_args)):
+            func(_part(target), *other_args[0], **other_args[1])
             return target
-        whole = torch.empty(target.shape, dtype=target.dtype) if name in OVERWRITING else _gathered(target)
-        func(whole, *self._whole(others[0], name), **self._whole(others[1], name))
-        divided = distribute_tensor(whole, target.device_mesh, target.placements, src_data_rank=None)
+        full = torch.empty(target.shape, dtype=target.dtype) if name in OVERWRITING else _gathered(target)
+        func(full, *self._whole(other_args[0], name), **self._whole(other_args[1], name))
+        divided = distribute_tensor(full, target.device_mesh, target.placements, src_data_rank=None)
         _part(target).copy_(_part(divided))
         return target
 
     def _whole(self, tree: Any, name: str) -> Any:
-        """Return arguments with whole tensors in the place of divided ones."""
+        """Return arguments with full tensors instead of divided ones."""
 
         def whole(tensor: DTensor) -> Tensor:
             if name in SHAPE_ONLY:
@@ -172,10 +171,10 @@ class _PartsOnly(TorchFunctionMode):
 
 def _part(tensor: Tensor) -> Tensor:
     """Return this process's part of a divided tensor; both share memory."""
-    found: Tensor = tensor.detach().to_local()  # type: ignore[attr-defined]
-    return found
+    part: Tensor = tensor.detach().to_local()  # type: ignore[attr-defined]
+    return part
 
 
 def _gathered(tensor: DTensor) -> Tensor:
-    """Return the whole of a divided tensor, in CPU memory."""
+    """Return the full tensor of a divided one, in CPU memory."""
     return tensor.full_tensor().detach().cpu()

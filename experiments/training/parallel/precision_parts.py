@@ -13,8 +13,8 @@ from architectures.layers.moe.router import Router
 def wide_parameters(model: nn.Module, blocks: Iterable[nn.Module]) -> list[str]:
     """Return the names of the parameters of blocks that are needed in float32.
 
-    These are all but the weights of linear layers and of experts, which enter products alone. Those of
-    routers are needed in float32 too.
+    These are all but the weights of linear layers and of experts, which are only used in matrix products.
+    Those of routers are also needed in float32.
     """
     rounded: set[int] = set()
     for block in blocks:

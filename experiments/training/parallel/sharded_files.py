@@ -1,8 +1,8 @@
 """Tensors on disk in shards: each process writes its parts, and any number of processes reads them.
 
 ``torch.distributed.checkpoint`` does both, with its safetensors files (``HuggingFaceStorageWriter``). Its
-reader reads whole safetensors files too. A shard says in its header which part of a tensor it has, and no
-file says how many shards there are: whoever trusts them needs a list of the files.
+reader also reads full safetensors files. The header of a shard states which part of a tensor it has, but no
+file states the number of shards: a reader needs a list of the files.
 """
 
 from __future__ import annotations
@@ -26,17 +26,21 @@ FILE_BYTES = 2**28
 
 
 def own_parts(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return copies, in CPU memory, of those tensors of which this process writes its part.
+    """Return copies, in CPU memory, of the parts that this process writes.
 
-    Of processes that hold the same part of a divided tensor the first writes it. Tensors that every process
-    holds whole are dealt out, so that all write about as much.
+    Of processes with the same part of a divided tensor, the first one writes it. Tensors that every process
+    holds in full are distributed, so that all processes write about as much.
     """
     parts, written = {}, [0] * dist.get_world_size()
     for name, tensor in sorted(tensors.items(), key=lambda item: (-item[1].nbytes, item[0])):
         if is_dtensor(tensor):
-            place = tensor.device_mesh.get_coordinate() or [0] * len(tensor.placements)
-            same = [at for at, kind in zip(place, tensor.placements, strict=True) if kind.is_replicate()]
-            mine = not any(same)
+            coordinate = tensor.device_mesh.get_coordinate() or [0] * len(tensor.placements)
+            replica_indices = [
+                coordinate_
+                for coordinate_, placement in zip(coordinate, tensor.placements, strict=True)
+                if placement.is_replicate()
+            ]
+            mine = not any(replica_indices)
         else:
             writer = written.index(min(written))
             written[writer] += tensor.nbytes
@@ -47,14 +51,14 @@ def own_parts(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def file_numbers(tensors: Mapping[str, Tensor]) -> dict[str, int]:
-    """Return in which file of a process, counted from 1, its part of each tensor goes."""
-    numbers, number, filled = {}, 1, 0
+    """Return the index, from 1, of the file of a process that stores its part of each tensor."""
+    file_index, index, filled = {}, 1, 0
     for name, tensor in tensors.items():
         part = tensor.nbytes // dist.get_world_size()
         if filled and filled + part > FILE_BYTES:
-            number, filled = number + 1, 0
-        numbers[name], filled = number, filled + part
-    return numbers
+            index, filled = index + 1, 0
+        file_index[name], filled = index, filled + part
+    return file_index
 
 
 def write_parts(
@@ -82,22 +86,22 @@ def stored(folder: Path) -> dict[str, Tensor]:
 
     Raises OSError, SafetensorError.
     """
-    found = dcp.HuggingFaceStorageReader(str(folder)).read_metadata().state_dict_metadata
+    metadata = dcp.HuggingFaceStorageReader(str(folder)).read_metadata().state_dict_metadata
     return {
-        name: torch.empty(each.size, dtype=each.properties.dtype, device="meta")
-        for name, each in found.items()
-        if isinstance(each, TensorStorageMetadata)
+        name: torch.empty(entry.size, dtype=entry.properties.dtype, device="meta")
+        for name, entry in metadata.items()
+        if isinstance(entry, TensorStorageMetadata)
     }
 
 
 def read_into(folder: Path, tensors: dict[str, Tensor]) -> None:
-    """Fill tensors, divided or whole, from the files of a folder. A process reads its own parts, alone.
+    """Fill tensors, sharded or full, from the files of a folder. Each process reads only its parts.
 
     Raises:
         Exception: a file cannot be read, or has a tensor of another shape or none of that name.
     """
     with warnings.catch_warnings():
-        # That it is alone: what others read is nothing that it need know.
+        # PyTorch warns that the process is alone; processes read independently.
         warnings.filterwarnings("ignore", message="torch.distributed is disabled")
         try:
             dcp.load(tensors, storage_reader=dcp.HuggingFaceStorageReader(str(folder)), no_dist=True)
@@ -111,5 +115,5 @@ def _first(error: CheckpointException) -> BaseException:
     return error.failures[rank][0]
 
 
-# It says at each reading that it falls back to what a file of another format would say.
+# The reader logs its fallback for files without metadata of shards, at each reading.
 logging.getLogger("torch.distributed.checkpoint").setLevel(logging.ERROR)

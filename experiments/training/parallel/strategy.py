@@ -1,9 +1,8 @@
-"""Wraps a model for training by several processes: PyTorch's DDP, FSDP2 and tensor parallelism.
+"""Wraps a model for training by multiple processes: PyTorch's DDP, FSDP2 and tensor parallelism.
 
-What only several processes need is imported where they need it, for that takes a second. A backbone knows
-nothing of it all. Its blocks (``architectures.layers.block.Block``) are what is gathered and
-computed again one at a time.
-"""
+Modules for multiple processes are imported where they are needed, because the import needs a second. A
+backbone does not depend on any of this. Its blocks (``architectures.layers.block.Block``) are gathered and
+recomputed one at a time."""
 
 from __future__ import annotations
 
@@ -36,9 +35,9 @@ if TYPE_CHECKING:
 ATTRIBUTES = ("no_weight_decay", "learning_rate_cap", "learning_rate_factor")
 """Attributes that a parameter has for the optimizer, and would lose when it is divided."""
 LARGE = 2**20
-"""Numbers of a parameter from which it must not be padded to a row for each process."""
+"""Elements of a parameter from which it must not be padded to a row for each process."""
 MOST_PADDED = 4
-"""The most rows with padding, as a multiple of its own; a table of bytes is padded to twice."""
+"""The most rows with padding, as a multiple of the rows; a byte embedding is padded to twice."""
 
 
 class Strategy:
@@ -61,7 +60,7 @@ class Strategy:
         Args:
             model: may be without memory, on the meta device.
             device: where it is trained.
-            fill: gives such a model its initial weights, once it is divided; None leaves it as it is.
+            fill: gives such a model its initial weights, once it is divided; None leaves it unchanged.
             activation_checkpointing: ``parallel.activation_checkpointing``.
             compile_blocks: compile each block with ``torch.compile``.
             precision: ``device.precision``.
@@ -73,7 +72,7 @@ class Strategy:
         self.low_precision = precision == "bf16"
         self.blocks = [part for part in model.modules() if isinstance(part, Block)]
         self._whole_names: list[str] = []
-        kept = {name: _attributes(parameter) for name, parameter in model.named_parameters()}
+        attributes_of = {name: _attributes(parameter) for name, parameter in model.named_parameters()}
         self._parallelize_layers()
         if activation_checkpointing == "block":
             for block in self.blocks:
@@ -88,7 +87,7 @@ class Strategy:
         if dims.strategy == "ddp":
             self._ddp()
         for name, parameter in model.named_parameters():
-            for attribute, value in kept[name].items():
+            for attribute, value in attributes_of[name].items():
                 setattr(parameter, attribute, value)
 
     def _compile(self, device: torch.device) -> None:
@@ -122,12 +121,11 @@ class Strategy:
         return {name: p for name, p in self.model.named_parameters() if is_dtensor(p.data)}
 
     def _fsdp(self) -> None:
-        """Divide the blocks, and what is in none.
+        """Divide the blocks, and parameters outside of blocks.
 
-        In bfloat16 the weights of products are gathered in it: autocast would round them to the same numbers.
-        What else a block has is needed in float32 (norms, time steps, decays, routers) and not divided.
-        FSDP reduces all gradients of a block in one precision.
-        """
+        In bfloat16 the weights of products are gathered in it: autocast would round them to the same values.
+        Other parameters of a block are needed in float32 (norms, time steps, decays, routers) and not
+        divided. FSDP reduces all gradients of a block in one precision."""
         from torch.distributed.fsdp import (
             FSDPModule,
             MixedPrecisionPolicy,
@@ -153,7 +151,7 @@ class Strategy:
                 ignored_params=ignored,
             )
             assert isinstance(part, FSDPModule)
-            # Gradients are summed: the loss is divided by the whole batch's count already.
+            # Gradients are summed: the loss is already divided by the count of the full batch.
             part.set_gradient_divide_factor(1.0)
             part.set_force_sum_reduction_for_comms(True)  # gloo knows no other way
             register_fsdp_forward_method(part, "step")
@@ -170,15 +168,15 @@ class Strategy:
         parts = self.dims.sharding_mesh().shape[-1]
         if is_dtensor(parameter.data) or len(parameter) >= parts:
             return None
-        found = next((Shard(dim) for dim, size in enumerate(parameter.shape) if size % parts == 0), None)
-        if found is None and parameter.numel() >= LARGE and parts > MOST_PADDED * len(parameter):
+        divisible = next((Shard(dim) for dim, size in enumerate(parameter.shape) if size % parts == 0), None)
+        if divisible is None and parameter.numel() >= LARGE and parts > MOST_PADDED * len(parameter):
             even = max(math.gcd(parts, size) for size in parameter.shape)
             raise ConfigError(
                 f"parallel=fsdp: {parts} processes cannot divide {name} {tuple(parameter.shape)} without "
                 f"padding it to {parts} rows; with parallel.replicate={self.dims.replicate * parts // even} "
                 f"groups of {even} divide it"
             )
-        return found
+        return divisible
 
     def _ddp(self) -> None:
         assert self.dims.data_group is not None
@@ -201,10 +199,10 @@ class Strategy:
 
     @contextmanager
     def accumulating(self, last: bool) -> Iterator[None]:
-        """Around a micro-batch: what need not be exchanged before the last one of a step is not.
+        """Skip communication that is only needed after the last micro-batch of a step.
 
-        DDP adds gradients up with the last one only. FSDP divides them with each, for less memory, and adds
-        its parts up between replicas with the last.
+        DDP sums gradients only with the last one. FSDP divides them with each, for less memory, and sums
+        its parts between replicas with the last.
         """
         if isinstance(self.loss, DistributedDataParallel) and not last:
             with self.loss.no_sync():
@@ -219,26 +217,26 @@ class Strategy:
 
     @cached_property
     def whole_parameters(self) -> list[nn.Parameter]:
-        """The parameters that fsdp leaves whole in every process. Ask once the model has its weights."""
+        """The parameters that fsdp does not divide. Read it only once the model has its weights."""
         return [self.model.get_parameter(name) for name in self._whole_names]
 
     def finish_gradients(self) -> None:
-        """Reduce what the backward pass did not: gradients of experts that several processes hold, and of
-        parameters that fsdp leaves whole."""
-        whole = [p.grad for p in self.whole_parameters if p.grad is not None]
-        if whole:
-            add_up([g.to_local() if is_dtensor(g) else g for g in whole], self.dims.data_group)
+        """Reduce gradients that the backward pass did not: of experts in multiple processes, and of
+        parameters that fsdp does not divide."""
+        gradients = [p.grad for p in self.whole_parameters if p.grad is not None]
+        if gradients:
+            add_up([g.to_local() if is_dtensor(g) else g for g in gradients], self.dims.data_group)
         for parameter in self._expert_parameters().values():
             if is_dtensor(parameter) and is_dtensor(gradient := parameter.grad):
                 parameter.grad = gradient.redistribute(placements=parameter.placements)
 
     def total(self, value: float) -> float:
-        """Return the sum of a number over the parts of the batch."""
+        """Return the sum of a value over the parts of the batch."""
         if self.dims.mesh is None:
             return value
-        found = torch.tensor(value, dtype=torch.float64)
-        dist.all_reduce(found)
-        return found.item() / self.dims.tensor
+        total = torch.tensor(value, dtype=torch.float64)
+        dist.all_reduce(total)
+        return total.item() / self.dims.tensor
 
     @contextmanager
     def evaluating(self) -> Iterator[None]:
@@ -286,7 +284,7 @@ def _attributes(parameter: nn.Parameter) -> dict[str, Any]:
 
 
 def _sum_gradients(group: dist.ProcessGroup, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
-    """Sum gradients, where DDP would average: the loss is divided by the whole batch's count already."""
+    """Sum gradients, where DDP would average: the loss is already divided by the full batch's count."""
     work = dist.all_reduce(bucket.buffer(), group=group, async_op=True)
     assert work is not None
     return work.get_future().then(lambda done: done.value()[0])

@@ -1,7 +1,7 @@
-"""Tensor parallelism: heads of attention and hidden units of feed-forwards, cut among processes.
+"""Tensor parallelism: heads of attention and hidden units of feed-forwards, divided among processes.
 
-The first projections are cut by columns, the last by rows (Shoeybi et al. 2019, arXiv
-1909.08053), through PyTorch's ``parallelize_module``. Everything else is whole everywhere.
+The first projections are divided by columns, the last by rows (Shoeybi et al. 2019, arXiv
+1909.08053), through PyTorch's ``parallelize_module``. Everything else is replicated.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ def parallelize_layers(model: nn.Module, mesh: DeviceMesh) -> None:
             _cut(part, ("up",) if part.gate is None else ("gate", "up"), "down", mesh)
 
 
-def _cut(part: nn.Module, first: tuple[str, ...], last: str, mesh: DeviceMesh) -> None:
-    plan: dict[str, ParallelStyle] = {name: ColwiseParallel() for name in first}
-    parallelize_module(part, mesh, plan | {last: RowwiseParallel()})
+def _cut(part: nn.Module, column_names: tuple[str, ...], row_name: str, mesh: DeviceMesh) -> None:
+    plan: dict[str, ParallelStyle] = {name: ColwiseParallel() for name in column_names}
+    parallelize_module(part, mesh, plan | {row_name: RowwiseParallel()})
 
 
 def _check(part: nn.Module, size: int) -> None:

@@ -19,9 +19,9 @@ def decayed_steps(total: int, config: OptimizerConfig) -> list[int]:
 
 
 def decay_steps(step: int, total: int, config: OptimizerConfig) -> tuple[int, int]:
-    """Return the steps of the next decay done after ``step``, 0 or less before it begins, and of all."""
+    """Return the steps of the next decay done after ``step``, 0 or less before it begins, and its length."""
     ends = decayed_steps(total, config)
     end = next(e for e in ends if step < e)
-    before = max((e for e in ends if e <= step), default=0)
-    start = max(before, end - max(1, round(config.decay_fraction * end)))
+    previous_end = max((e for e in ends if e <= step), default=0)
+    start = max(previous_end, end - max(1, round(config.decay_fraction * end)))
     return step - start + 1, end - start
