@@ -6,7 +6,7 @@ archbench benchmark backbone=masked_diffusion mode=[sample] contexts=[128] steps
 archbench benchmark -m backbone=decoder,mamba device.precision=fp32,bf16 output=rows.json
 
 ``mode=null`` measures all that a backbone can do. Prefill, decoding and sampling are measured for one
-sequence and for ``batch_size``. A cell that runs out of memory or fails is a row too.
+sequence and for ``batch_size``. A cell that runs out of memory or fails is also a row.
 ``archbench benchmark draw rows=rows.parquet`` draws the rows.
 """
 
@@ -62,12 +62,12 @@ def benchmark(cfg: DictConfig) -> None:
 
 
 def answers(row: dict[str, Any]) -> bool:
-    """Whether a row without a measurement is what was asked for: that nothing fits."""
+    """Whether a row without a measurement is a valid answer: that no batch size fits."""
     return row["batch_choice"] == "largest" and row["status"] == "oom"
 
 
 def read(cfg: DictConfig) -> Benchmark:
-    """The benchmark that a composed configuration asks for. Raises ConfigError."""
+    """The benchmark of a composed configuration. Raises ConfigError."""
     tree = plain_tree(cfg)
     cls, config = component(tree, "backbone", Backbone)  # type: ignore[type-abstract]
     form, settings = component(tree, "objective", Objective)  # type: ignore[type-abstract]
@@ -75,10 +75,10 @@ def read(cfg: DictConfig) -> Benchmark:
     scale = typed(ScaleConfig, with_target(tree["scale"]), "scale")
     device = typed(DeviceConfig, tree["device"], "device")
     groups = ("backbone", "scale", "device", "objective")
-    asked = typed(BenchmarkConfig, {key: value for key, value in tree.items() if key not in groups}, "")
+    request = typed(BenchmarkConfig, {key: value for key, value in tree.items() if key not in groups}, "")
     try:
-        return Benchmark(cls, config, objective, scale, device, asked)
+        return Benchmark(cls, config, objective, scale, device, request)
     except ConfigError:
         raise
-    except ValueError as error:  # widths that do not go together
+    except ValueError as error:  # incompatible widths
         raise ConfigError(f"backbone: {error}") from None

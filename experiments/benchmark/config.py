@@ -10,7 +10,7 @@ from experiments.runtime.errors import nearest
 
 @dataclass(frozen=True, kw_only=True)
 class BenchmarkConfig:
-    """What is asked of ``experiments.benchmark``."""
+    """Settings of ``experiments.benchmark``."""
 
     name: str
     """What the backbone is called."""
@@ -24,7 +24,7 @@ class BenchmarkConfig:
     batch_size: int = 8
     """Sequences of a training step; the other modes are measured for 1 and for this many."""
     tokens_per_step: int | None = None
-    """Tokens of a training step, whatever the context: its sequences are this divided by the context. Null
+    """Tokens of a training step for every context: its sequences are this divided by the context. Null
     for ``batch_size`` sequences."""
     memory_limit: float | None = None
     """GiB that model and work may take: of training, prefill and decoding the largest batch that fits is
@@ -38,7 +38,7 @@ class BenchmarkConfig:
     seconds: float = 2.0
     """Seconds for which they are timed at least."""
     warmup_seconds: float = 10.0
-    """Seconds after which the warm-up ends where times do not stand still."""
+    """Seconds after which the warm-up ends where times are not stable."""
     decode_tokens: int = 64
     """Tokens decoded and timed one by one."""
     piece: int = 2048
@@ -58,10 +58,10 @@ class BenchmarkConfig:
         if self.memory_limit is not None and self.memory_limit <= 0:
             raise ValueError(f"memory_limit={self.memory_limit} must be positive, in GiB, or null")
         for name in ("contexts", "steps"):
-            numbers = getattr(self, name)
-            if numbers is not None and (not numbers or min(numbers) < 1):
-                what = {"contexts": "lengths", "steps": "numbers"}[name]
-                raise ValueError(f"{name}={list(numbers)} must be {what} of at least 1, as [512,2048]")
+            values = getattr(self, name)
+            if values is not None and (not values or min(values) < 1):
+                description = {"contexts": "lengths", "steps": "numbers"}[name]
+                raise ValueError(f"{name}={list(values)} must be {description} of at least 1, as [512,2048]")
         if self.mode is not None and not self.mode:
             raise ValueError(f"mode=[] measures nothing: name some of {', '.join(MODES)}")
         for mode in self.mode or ():

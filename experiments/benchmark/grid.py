@@ -31,23 +31,26 @@ def able(cls: type[Backbone], objective: type[Objective]) -> list[str]:
     return [mode for mode in MODES if can.get(mode, True)]
 
 
-def modes(asked: BenchmarkConfig, cls: type[Backbone], objective: type[Objective]) -> list[str]:
-    """The modes to measure. Raises ConfigError for one that means nothing here, or a setting without one."""
+def modes(request: BenchmarkConfig, cls: type[Backbone], objective: type[Objective]) -> list[str]:
+    """The modes to measure.
+
+    Raises ConfigError for an impossible mode, or a setting of a mode that is not measured.
+    """
     possible = able(cls, objective)
-    chosen = list(asked.mode or possible)
+    chosen = list(request.mode or possible)
     remedy = f"; set mode=[{','.join(possible)}]"
     if recurrent := [mode for mode in chosen if mode in ("prefill", "decode") and mode not in possible]:
-        raise ConfigError(f"mode={recurrent}: backbone={asked.name} keeps no decoding state{remedy}")
+        raise ConfigError(f"mode={recurrent}: backbone={request.name} keeps no decoding state{remedy}")
     if "sample" in chosen and "sample" not in possible:
         raise ConfigError(
-            f"mode=['sample']: backbone={asked.name} with {objective.__name__} fills in no blanks{remedy}"
+            f"mode=['sample']: backbone={request.name} with {objective.__name__} fills in no blanks{remedy}"
         )
     needs = {"steps": {"sample"}, "tokens_per_step": {"train"}, "memory_limit": set(MODES) - {"sample"}}
-    for name, some in needs.items():
-        if getattr(asked, name) is not None and not some & set(chosen):
-            words = " or ".join(mode for mode in MODES if mode in some)
+    for name, modes_of_setting in needs.items():
+        if getattr(request, name) is not None and not modes_of_setting & set(chosen):
+            mode_names = " or ".join(mode for mode in MODES if mode in modes_of_setting)
             raise ConfigError(
-                f"{name}={getattr(asked, name)} is of mode {words}, not measured: leave it null"
+                f"{name}={getattr(request, name)} is of mode {mode_names}, not measured: leave it null"
             )
     return chosen
 
@@ -62,38 +65,38 @@ class Benchmark:
         objective: tuple[type[Objective], Any],
         scale: ScaleConfig,
         device: DeviceConfig,
-        asked: BenchmarkConfig,
+        request: BenchmarkConfig,
     ) -> None:
-        """``objective`` is the class and its settings; they say how blanks are filled in."""
-        self.cls, self.asked, self.device, self.objective = cls, asked, device, objective
-        self.modes = modes(asked, cls, objective[0])
-        if asked.memory_limit is not None and not can_limit(torch_device(device.name)):
-            raise ConfigError(f"memory_limit={asked.memory_limit}: on a CPU only Linux can; leave it null")
+        """``objective`` is the class and its settings; they decide how blanks are filled in."""
+        self.cls, self.asked, self.device, self.objective = cls, request, device, objective
+        self.modes = modes(request, cls, objective[0])
+        if request.memory_limit is not None and not can_limit(torch_device(device.name)):
+            raise ConfigError(f"memory_limit={request.memory_limit}: on a CPU only Linux can; leave it null")
         self.longest = self._longest(getattr(config, "block_length", 1))
         limit = position_limit(config)
         if limit is not None and self.longest > limit:
             raise ConfigError(
-                f"contexts={list(asked.contexts)}: the model has {limit} positions and would need "
+                f"contexts={list(request.contexts)}: the model has {limit} positions and would need "
                 f"{self.longest}; shorten contexts or decode_tokens, or raise backbone.max_positions"
             )
-        priced = Pricing(
+        pricing = Pricing(
             cls,
             config,
             scale,
             CostConfig(
-                name=asked.name,
+                name=request.name,
                 sequence_length=self.longest,
-                source_length=asked.source_length,
-                vocab_size=asked.vocab_size or getattr(config, "vocab_size", None) or BYTES,
+                source_length=request.source_length,
+                vocab_size=request.vocab_size or getattr(config, "vocab_size", None) or BYTES,
                 precision="fp32",
             ),
         )
-        self.config, self.vocab_size = priced.config, priced.sizes.vocab_size
+        self.config, self.vocab_size = pricing.config, pricing.sizes.vocab_size
         if "sample" in self.modes:
-            self._check_filling(priced.model)
+            self._check_filling(pricing.model)
 
     def _longest(self, block_length: int) -> int:
-        """The longest sequence of any cell; texts that are filled in by blocks end with a whole one."""
+        """The longest sequence of any cell; texts that are filled in by blocks end with a full one."""
         longest = max(self.asked.contexts)
         if "decode" in self.modes:
             longest += self.asked.decode_tokens
@@ -111,22 +114,22 @@ class Benchmark:
     def unmasking_objective(self) -> UnmaskingObjective:
         """The objective, which fills in texts."""
         form, settings = self.objective
-        found = form(settings, Blanks(self.vocab_size))
-        assert isinstance(found, UnmaskingObjective)
-        return found
+        objective = form(settings, Blanks(self.vocab_size))
+        assert isinstance(objective, UnmaskingObjective)
+        return objective
 
     def cells(self) -> Iterator[CellConfig]:
-        """By mode, batch and context; behind those of a mode stand those that look for the largest batch."""
-        asked = self.asked
+        """By mode, batch and context; the searches for the largest batch are last in each mode."""
+        request = self.asked
         for mode in self.modes:
-            for batch_size in [asked.batch_size] if mode == "train" else sorted({1, asked.batch_size}):
-                for context in asked.contexts:
-                    own = asked.batch(context) if mode == "train" else batch_size
+            for batch_size in [request.batch_size] if mode == "train" else sorted({1, request.batch_size}):
+                for context in request.contexts:
+                    cell_batch = request.batch(context) if mode == "train" else batch_size
                     for steps in self._steps(context) if mode == "sample" else [None]:
-                        yield self._cell(mode, context, own, steps=steps)
-            if asked.memory_limit is not None and mode != "sample":
-                for context in asked.contexts:
-                    yield self._cell(mode, context, 1, memory_limit=round(asked.memory_limit * 2**30))
+                        yield self._cell(mode, context, cell_batch, steps=steps)
+            if request.memory_limit is not None and mode != "sample":
+                for context in request.contexts:
+                    yield self._cell(mode, context, 1, memory_limit=round(request.memory_limit * 2**30))
 
     def _steps(self, context: int) -> list[int | None]:
         """Denoising steps of a text, each number once."""
@@ -141,8 +144,8 @@ class Benchmark:
         steps: int | None = None,
         memory_limit: int | None = None,
     ) -> CellConfig:
-        asked = self.asked
-        source = asked.source_length or context
+        request = self.asked
+        source = request.source_length or context
         return CellConfig(
             mode=mode,
             context=context,
@@ -150,17 +153,17 @@ class Benchmark:
             source_length=source if self.cls.capabilities.encoder_decoder else 0,
             vocab_size=self.vocab_size,
             max_length=max(self.longest, source),
-            repeats=asked.repeats,
-            seconds=asked.seconds,
-            warmup_seconds=asked.warmup_seconds,
-            decode_tokens=asked.decode_tokens,
-            piece=asked.piece,
+            repeats=request.repeats,
+            seconds=request.seconds,
+            warmup_seconds=request.warmup_seconds,
+            decode_tokens=request.decode_tokens,
+            piece=request.piece,
             steps=steps,
             memory_limit=memory_limit,
         )
 
     def order(self, cell: CellConfig) -> dict[str, Any]:
-        """What the process of a cell is told, as JSON takes it."""
+        """The request to the process of a cell, fit for JSON."""
         form, settings = self.objective
         return {
             "backbone": {"_target_": _path(self.cls), **dataclasses.asdict(self.config)},

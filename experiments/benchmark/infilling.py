@@ -25,7 +25,7 @@ from experiments.tasks.task import Batch, Task
 WARMUP_STEPS = 4
 """Denoising steps of the texts that are written to warm up."""
 TEXTS = 3
-"""Batches of texts that are timed at most, unless ``seconds`` asks for more: one takes many passes."""
+"""Largest number of timed batches, unless ``seconds`` needs more: one has many passes."""
 
 
 class Blanks(Task):
@@ -63,14 +63,14 @@ class Passes:
         self.seen.append((rows, length, inputs[1].flatten()[0] if len(inputs) > 1 else None))
 
     def take(self) -> list[tuple[int, int, int]]:
-        """What was seen since the last time."""
-        found = [(rows, length, 0 if at is None else int(at)) for rows, length, at in self.seen]
+        """Return the passes since the last call."""
+        passes = [(rows, length, 0 if at is None else int(at)) for rows, length, at in self.seen]
         self.seen.clear()
-        return found
+        return passes
 
 
 class Sampler(Cell):
-    """A model and its objective, which says how blanks are filled in."""
+    """A model and its objective, which fills in the blanks."""
 
     def __init__(
         self,
@@ -84,7 +84,7 @@ class Sampler(Cell):
         self.objective = objective
 
     def write(self) -> int:
-        """Fills in a batch of texts, the same each time. The tokens committed, over the whole batch."""
+        """Fill in the same batch of texts; return the tokens committed, over the full batch."""
         texts = self.objective.sample(
             self.model,
             [[] for _ in range(self.cell.batch_size)],
@@ -112,15 +112,15 @@ class Sampler(Cell):
             stable=is_stable(warmup),
             times=times,
             tokens=committed[-1],
-            flops=sum(rows * self._flops(length, before) for rows, length, before in seen) / len(times),
+            flops=sum(rows * self._flops(length, start) for rows, length, start in seen) / len(times),
             least_bytes=sum(
-                self.weight_bytes() + rows * self.model.state_bytes(before) for rows, _, before in seen
+                self.weight_bytes() + rows * self.model.state_bytes(start) for rows, _, start in seen
             )
             // len(times),
             passes=len(seen) // len(times),
         )
 
-    def _flops(self, length: int, before: int) -> int:
-        """FLOPs of a pass over ``length`` tokens of one sequence behind those that are in its state."""
-        whole = self.model.sequence_flops(before + length)
-        return (whole - self.model.sequence_flops(before)).total if before else whole.total
+    def _flops(self, length: int, start: int) -> int:
+        """FLOPs of a pass over ``length`` tokens of one sequence after the ``start`` tokens in its state."""
+        total = self.model.sequence_flops(start + length)
+        return (total - self.model.sequence_flops(start)).total if start else total.total

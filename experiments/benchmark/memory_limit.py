@@ -13,34 +13,34 @@ STATUS = Path("/proc/self/status")
 MOST = 2**16
 """No more sequences than this are tried."""
 FINENESS = 32
-"""The search ends when it knows the largest batch to this part of it; below twice so many, exactly."""
+"""Relative precision, 1 / FINENESS, of the largest batch; exact below twice FINENESS."""
 
 
 @contextmanager
 def limited(device: torch.device, num_bytes: int | None) -> Iterator[None]:
-    """Lets the process take ``num_bytes`` more inside the block: beyond that, allocations fail.
+    """Limit further memory of the process to ``num_bytes`` in the block; allocations above it fail.
 
     On a GPU this is of PyTorch's allocator; on a CPU, where only Linux can do it, of all private memory of
-    the process (``RLIMIT_DATA``) beyond what it has now, which includes what Python loads meanwhile, some
+    the process (``RLIMIT_DATA``) on top of its current memory, which includes Python modules, some
     80 MiB in training. None sets no limit.
     """
     if num_bytes is None:
         yield
     elif device.type == "cuda":
-        whole = torch.cuda.get_device_properties(device).total_memory
-        torch.cuda.set_per_process_memory_fraction(min(1.0, num_bytes / whole), device.index)
+        total_bytes = torch.cuda.get_device_properties(device).total_memory
+        torch.cuda.set_per_process_memory_fraction(min(1.0, num_bytes / total_bytes), device.index)
         try:
             yield
         finally:
             torch.cuda.set_per_process_memory_fraction(1.0, device.index)
     else:
         torch.ones(2**20).exp_()  # starts the threads: their stacks are not the model's
-        before = resource.getrlimit(resource.RLIMIT_DATA)
-        resource.setrlimit(resource.RLIMIT_DATA, (_data_bytes() + num_bytes, before[1]))
+        previous = resource.getrlimit(resource.RLIMIT_DATA)
+        resource.setrlimit(resource.RLIMIT_DATA, (_data_bytes() + num_bytes, previous[1]))
         try:
             yield
         finally:
-            resource.setrlimit(resource.RLIMIT_DATA, before)
+            resource.setrlimit(resource.RLIMIT_DATA, previous)
 
 
 def can_limit(device: torch.device) -> bool:
@@ -57,7 +57,7 @@ def _data_bytes() -> int:
 def largest(fits: Callable[[int], bool]) -> tuple[int, int | None]:
     """The largest batch that fits, 0 for none, and the smallest that was tried and does not.
 
-    The batch is doubled until it does not fit, and what lies between is halved again and again. The second
+    The batch is doubled until it does not fit, and the interval is then bisected. The second
     is None where even ``MOST`` fit.
     """
     low, high = 0, 1

@@ -26,7 +26,7 @@ HEADS = (
     "bytes/\ntoken", "share of\nmemory", "state", "peak memory", "of it\nthe model's",
 )  # fmt: skip
 ALWAYS = ("context", "batch", "ms, median", "quartiles", "tokens/s", "share of\nmatmul")
-"""Columns that are shown even where they are empty."""
+"""Columns that are printed even where they are empty."""
 
 Row = dict[str, Any]
 
@@ -34,7 +34,7 @@ Row = dict[str, Any]
 def check_file(path: Path) -> None:
     """Raises ConfigError or DataError where rows could not be appended to ``path``."""
     if path.suffix not in SUFFIXES:
-        raise ConfigError(f"output={path}: rows are kept in a file that ends in {' or '.join(SUFFIXES)}")
+        raise ConfigError(f"output={path}: rows are stored in a file that ends in {' or '.join(SUFFIXES)}")
     if not path.parent.is_dir():
         raise ConfigError(f"output={path}: there is no folder {path.parent}; make it first")
     read_rows(path)
@@ -74,29 +74,29 @@ def render(rows: list[Row]) -> RenderableType:
     cells = [_cells(row) for row in rows]
     table = Table(box=box.SIMPLE, pad_edge=False)
     table.add_column("mode", no_wrap=True)
-    kept = [head for head in HEADS if head in ALWAYS or any(cell[head] != "-" for cell in cells)]
-    for head in kept:
+    heads = [head for head in HEADS if head in ALWAYS or any(cell[head] != "-" for cell in cells)]
+    for head in heads:
         table.add_column(head, justify="right", no_wrap=True)
     for row, cell in zip(rows, cells, strict=True):
-        table.add_row(row["mode"], *(cell[head] for head in kept))
+        table.add_row(row["mode"], *(cell[head] for head in heads))
     parts: list[RenderableType] = [Text(heading(done or rows), style="bold"), table]
     if any(row.get("batch_choice") == "largest" for row in done):
         parts.append(Text("max: the largest batch that fits into memory_limit"))
     if not all(row["stable"] for row in done):
-        parts.append(Text("* the times of the warm-up did not stand still; other work may have disturbed it"))
+        parts.append(Text("* the times of the warm-up were not stable; other work may have disturbed it"))
     return Group(*parts)
 
 
 def heading(rows: list[Row]) -> str:
-    """What was measured, on which machine, and which kernels ran in any of the rows."""
+    """Describe the model, the machine, and the kernels that ran in any of the rows."""
     row = rows[0]
     if row["status"] != "complete":
         return f"{row['backbone']}: nothing was measured"
     paths: dict[str, dict[str, None]] = {}
-    for one in rows:
-        for part, path in json.loads(one["kernels"]).items():
+    for other_row in rows:
+        for part, path in json.loads(other_row["kernels"]).items():
             paths.setdefault(part, {})[path] = None
-    kernels = ", ".join(f"{part}: {' or '.join(found)}" for part, found in paths.items())
+    kernels = ", ".join(f"{part}: {' or '.join(kernel_paths)}" for part, kernel_paths in paths.items())
     return (
         f"{row['backbone']}: {row['parameters_body']:,} body parameters, vocabulary of {row['vocab_size']:,},"
         f" {row['precision']}, {row['threads']} threads, {row['processor']}, torch {row['torch']}\n"
@@ -108,17 +108,17 @@ def heading(rows: list[Row]) -> str:
 def _cells(row: Row) -> dict[str, str]:
     """The text of each of ``HEADS``."""
     largest = row.get("batch_choice") == "largest"
-    found = dict.fromkeys(HEADS, "-") | {
+    cells = dict.fromkeys(HEADS, "-") | {
         "context": f"{row['context']:,}",
         "batch": f"{row['batch_size']}" + " max" * largest,
     }
     if row["status"] != "complete":
         none = largest and row["status"] == "oom"
-        return found | ({"batch": "none fits"} if none else {}) | {"ms, median": str(row["status"])}
+        return cells | ({"batch": "none fits"} if none else {}) | {"ms, median": str(row["status"])}
     low, median, high = (
         1000 * row[f"seconds_{name}"] for name in ("first_quartile", "median", "third_quartile")
     )
-    return found | {
+    return cells | {
         "steps": _shown(row.get("steps"), "{:,}"),
         "passes": _shown(row.get("passes"), "{:,}"),
         "ms, median": f"{median:.4g}" + ("" if row["stable"] else " *"),

@@ -1,4 +1,4 @@
-"""A row of a benchmark: one cell measured in a fresh process, or as many processes as a search takes."""
+"""A row of a benchmark: one cell measured in a fresh process, or a search in one process per trial."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MEMORY = (
     "OutOfMemoryError", "MemoryError", "can't allocate memory", "std::bad_alloc",
     "CUBLAS_STATUS_ALLOC_FAILED",
 )  # fmt: skip
-"""What the last words of a process without memory contain."""
+"""Parts of the last message of a process that ran out of memory."""
 
 
 def measure(benchmark: Benchmark, cell: CellConfig) -> Row:
@@ -30,24 +30,24 @@ def measure(benchmark: Benchmark, cell: CellConfig) -> Row:
 
 
 def one(benchmark: Benchmark, cell: CellConfig) -> Row:
-    """One cell measured in a process of its own."""
+    """Measure one cell in a fresh process."""
     order = json.dumps(benchmark.order(cell))
     ended = run_python(["-m", "experiments.benchmark.worker"], standard_input=order, capture=True)
     if ended.returncode == 0:
-        found = json.loads(ended.stdout.splitlines()[-1])
-        return {**known(benchmark, cell), "status": "complete", "message": None, **found}
+        measured = json.loads(ended.stdout.splitlines()[-1])
+        return {**known(benchmark, cell), "status": "complete", "message": None, **measured}
     return {**known(benchmark, cell), **failure(ended.returncode, ended.stderr)}
 
 
 def search(benchmark: Benchmark, cell: CellConfig) -> Row:
-    """The largest batch that fits, measured; where none does, a row that says so."""
+    """The largest batch that fits, measured; where none does, a row without a measurement."""
     trial = dataclasses.replace(cell, trial=True, repeats=1, seconds=0.0, warmup_seconds=0.0)
 
     def fits(batch_size: int) -> bool:
-        found = one(benchmark, dataclasses.replace(trial, batch_size=batch_size))
-        if found["status"] == "failed":
-            raise RunError(f"with {batch_size} sequences: {found['message']}")
-        return found["status"] == "complete"
+        trial_row = one(benchmark, dataclasses.replace(trial, batch_size=batch_size))
+        if trial_row["status"] == "failed":
+            raise RunError(f"with {batch_size} sequences: {trial_row['message']}")
+        return trial_row["status"] == "complete"
 
     try:
         batch_size, too_large = largest(fits)
@@ -57,27 +57,27 @@ def search(benchmark: Benchmark, cell: CellConfig) -> Row:
         row = one(benchmark, dataclasses.replace(cell, batch_size=batch_size))
         if row["status"] != "oom":
             return {**row, "batch_too_large": too_large}
-        # More repetitions may take a little more than the trial.
+        # More repetitions may need slightly more memory than the trial.
         batch_size, too_large = batch_size * (FINENESS - 1) // FINENESS, batch_size
     message = f"not even one sequence fits into {cell.memory_limit} bytes"
     return {**known(benchmark, cell), "status": "oom", "message": message, "batch_too_large": 1}
 
 
 def known(benchmark: Benchmark, cell: CellConfig) -> Row:
-    """The columns that are known beforehand."""
-    asked = benchmark.asked
-    given = cell.memory_limit is None
+    """The columns that are known before the measurement."""
+    request = benchmark.asked
+    has_batch = cell.memory_limit is None
     return {
-        "backbone": asked.name,
+        "backbone": request.name,
         "class": benchmark.cls.__name__,
         "mode": cell.mode,
         "context": cell.context,
         "source_length": cell.source_length,
         "batch_size": cell.batch_size,
-        "batch_choice": "given" if given else "largest",
+        "batch_choice": "given" if has_batch else "largest",
         "memory_limit_bytes": cell.memory_limit,
         "batch_too_large": None,
-        "tokens_per_step": asked.tokens_per_step if given and cell.mode == "train" else None,
+        "tokens_per_step": request.tokens_per_step if has_batch and cell.mode == "train" else None,
         "steps": cell.steps,
         "filling": filling(benchmark) if cell.mode == "sample" else None,
         "precision": benchmark.device.precision,
@@ -94,8 +94,8 @@ def filling(benchmark: Benchmark) -> str:
 
 
 def failure(code: int, errors: str) -> dict[str, str]:
-    """Status and message of a cell whose process ended badly."""
-    last = next((line for line in reversed(errors.splitlines()) if line.strip()), f"exit code {code}")
-    if code == KILLED or any(sign in last for sign in MEMORY):
-        return {"status": "oom", "message": "out of memory" if code == KILLED else last}
-    return {"status": "failed", "message": last}
+    """Status and message of a cell with a failed process."""
+    message = next((line for line in reversed(errors.splitlines()) if line.strip()), f"exit code {code}")
+    if code == KILLED or any(sign in message for sign in MEMORY):
+        return {"status": "oom", "message": "out of memory" if code == KILLED else message}
+    return {"status": "failed", "message": message}

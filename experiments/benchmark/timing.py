@@ -1,4 +1,4 @@
-"""Measuring time: warm-up until the times stand still, repetitions, and what the machine can reach at all."""
+"""Measuring time: warm-up until the times are stable, repetitions, and peak rates of the machine."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from collections.abc import Callable, Sequence
 import torch
 
 WINDOW = 10
-"""Repetitions whose median is compared with that of as many before them."""
+"""Repetitions with a median that is compared with that of the previous ``WINDOW``."""
 TOLERANCE = 0.02
-"""Times stand still when the two medians differ by less than this share."""
+"""Times are stable when the two medians differ by less than this fraction."""
 CPU_SIZES, CUDA_SIZES = (1024, 2048), (4096, 8192)
 """Sides of the square matrices whose product is timed."""
 CUDA_WARMUP_SECONDS, CUDA_LAUNCHES = 1.0, 20
 """A GPU's clocks rise under load: so long products run before the launches that are timed together."""
 LEAST_BYTES, PASSED_BYTES = 2**20, 2**28
-"""Memory is passed over in pieces of this size at least, until about so many bytes have moved."""
+"""Least size of a buffer for memory rates, and about the bytes moved in one measurement."""
 
 
 def is_stable(times: Sequence[float], window: int = WINDOW) -> bool:
-    """Whether the median of the last ``window`` times is within ``TOLERANCE`` of that of the ones before."""
+    """Whether the medians of the last ``window`` times and of the previous ones are within ``TOLERANCE``."""
     if window < 1 or len(times) < 2 * window:
         return False
-    before = statistics.median(times[-2 * window : -window])
-    return abs(statistics.median(times[-window:]) / before - 1) < TOLERANCE
+    previous = statistics.median(times[-2 * window : -window])
+    return abs(statistics.median(times[-window:]) / previous - 1) < TOLERANCE
 
 
 class Stopwatch:
@@ -44,7 +44,7 @@ class Stopwatch:
         return time.perf_counter() - begin
 
     def until_stable(self, call: Callable[[], object], seconds: float) -> list[float]:
-        """Times of a warm-up: it ends when they stand still, or ``seconds`` are spent, after two at least."""
+        """Times of a warm-up: it ends when they are stable, or ``seconds`` are spent, after two at least."""
         times: list[float] = []
         while not is_stable(times) and (len(times) < 2 or sum(times) < seconds):
             times.append(self.once(call))
@@ -63,9 +63,9 @@ class Stopwatch:
 
 
 def matmul_rate(device: torch.device, dtype: torch.dtype) -> float:
-    """FLOP/s of the fastest of some products of square matrices: what this process can reach here."""
+    """FLOP/s of the fastest of some products of square matrices: the peak of this process."""
     watch = Stopwatch(device)
-    best = 0.0
+    fastest = 0.0
     for size in CUDA_SIZES if device.type == "cuda" else CPU_SIZES:
         a, b = (torch.randn(size, size, device=device, dtype=dtype) for _ in range(2))
         out = torch.empty_like(a)
@@ -74,8 +74,8 @@ def matmul_rate(device: torch.device, dtype: torch.dtype) -> float:
             seconds = _in_a_row(watch, multiply)
         else:
             seconds = min(watch.repeat(multiply, least=5))
-        best = max(best, 2 * size**3 / seconds)
-    return best
+        fastest = max(fastest, 2 * size**3 / seconds)
+    return fastest
 
 
 def _in_a_row(watch: Stopwatch, call: Callable[[], object]) -> float:
@@ -98,14 +98,14 @@ def memory_rate(device: torch.device, num_bytes: int) -> float:
     watch, columns = Stopwatch(device), 1024
     rows = -(-max(num_bytes, LEAST_BYTES) // (4 * columns))
     rows += rows % 2
-    whole = torch.ones(rows, columns, device=device)  # not zeros: these take no memory until they are written
+    buffer = torch.ones(rows, columns, device=device)  # not zeros: these use no memory until they are written
     vector, out = torch.ones(columns, device=device), torch.empty(rows, device=device)
-    source, target = whole.chunk(2)
-    passes = max(1, PASSED_BYTES // (4 * whole.numel()))
+    source, target = buffer.chunk(2)
+    passes = max(1, PASSED_BYTES // (4 * buffer.numel()))
 
     def read() -> None:
         for _ in range(passes):
-            whole.sum()
+            buffer.sum()
 
     def copy() -> None:
         for _ in range(passes):
@@ -113,15 +113,15 @@ def memory_rate(device: torch.device, num_bytes: int) -> float:
 
     def multiply() -> None:
         for _ in range(passes):
-            torch.mv(whole, vector, out=out)
+            torch.mv(buffer, vector, out=out)
 
     fastest = min(min(watch.repeat(call, least=5)) for call in (read, copy, multiply))
-    return 4 * whole.numel() * passes / fastest
+    return 4 * buffer.numel() * passes / fastest
 
 
 def quartiles(times: Sequence[float]) -> tuple[float, float, float]:
     """First quartile, median and third quartile."""
     if len(times) == 1:
         return times[0], times[0], times[0]
-    first, median, third = statistics.quantiles(times, n=4, method="inclusive")
-    return first, median, third
+    low, median, third = statistics.quantiles(times, n=4, method="inclusive")
+    return low, median, third

@@ -1,7 +1,7 @@
-"""One cell of a benchmark, measured in a process of its own.
+"""One cell of a benchmark, measured in a separate process.
 
 ``python -m experiments.benchmark.worker`` reads a JSON object from its standard input (``backbone``,
-``objective``, ``device`` and ``cell``, as ``experiments.benchmark`` writes them) and prints what it measured
+``objective``, ``device`` and ``cell``, as ``experiments.benchmark`` writes them) and prints the measurement
 as the last line of its standard output.
 """
 
@@ -30,12 +30,12 @@ from experiments.tracking.provenance import current_commit, device_used
 
 
 def measure(tree: dict[str, Any]) -> dict[str, Any]:
-    """The columns that one process finds out. Raises ConfigError, MemoryError and what PyTorch raises."""
+    """Measure the columns of one cell. Raises ConfigError, MemoryError and exceptions of PyTorch."""
     cls, config = component(tree, "backbone", Backbone)  # type: ignore[type-abstract]
     chosen, cell = typed(DeviceConfig, tree["device"], "device"), typed(CellConfig, tree["cell"], "")
     device = torch_device(chosen.name)
     configure_process(threads=chosen.threads, kernels=chosen.kernels)
-    build.problem()  # builds the kernels where that is due: a compiler needs memory of its own
+    build.problem()  # builds the kernels first, because a compiler needs memory
     base = peak_memory(device)
     with limited(device, cell.memory_limit):
         torch.manual_seed(0)
@@ -45,18 +45,18 @@ def measure(tree: dict[str, Any]) -> dict[str, Any]:
             form, settings = component(tree, "objective", UnmaskingObjective)  # type: ignore[type-abstract]
             objective = form(settings, Blanks(cell.vocab_size))
             work = Sampler(model, cell, device, chosen.precision, objective)
-        found = work.measure()
+        measured = work.measure()
     peak = peak_memory(device)
     if cell.trial:
         return {"peak_memory_bytes": peak}
     # Last, so that what they need is not in the peak.
     dtype = torch.bfloat16 if chosen.precision == "bf16" else torch.float32
-    rates = matmul_rate(device, dtype), memory_rate(device, found.least_bytes)
+    rates = matmul_rate(device, dtype), memory_rate(device, measured.least_bytes)
     used, (commit, dirty) = device_used(device, chosen.precision), current_commit()
     return {
-        **speeds(found, cell, *rates),
-        "state_bytes": found.state_bytes,
-        "state_formula_bytes": found.state_formula_bytes,
+        **speeds(measured, cell, *rates),
+        "state_bytes": measured.state_bytes,
+        "state_formula_bytes": measured.state_formula_bytes,
         "peak_memory_bytes": peak,
         "base_memory_bytes": base,
         "kernels": json.dumps(work.kernels()),
@@ -69,29 +69,29 @@ def measure(tree: dict[str, Any]) -> dict[str, Any]:
     } | {f"parameters_{k}": v for k, v in asdict(model.parameters_by_part()).items() if k != "inactive"}
 
 
-def speeds(found: Measured, cell: CellConfig, matmul: float, memory: float) -> dict[str, Any]:
-    """Times, and what was reached of ``matmul`` FLOP/s and, where the least bytes are most of all, of
+def speeds(measured: Measured, cell: CellConfig, matmul: float, memory: float) -> dict[str, Any]:
+    """Times, and the fractions reached of ``matmul`` FLOP/s and, where memory is the bottleneck, of
     ``memory`` bytes/s."""
-    first, median, third = quartiles(found.times)
-    moved = found.least_bytes if cell.mode in ("decode", "sample") else None
+    low, median, high = quartiles(measured.times)
+    moved = measured.least_bytes if cell.mode in ("decode", "sample") else None
     return {
         "seconds_median": median,
-        "seconds_first_quartile": first,
-        "seconds_third_quartile": third,
-        "repeats": len(found.times),
-        "warmup_repeats": len(found.warmup),
-        "stable": found.stable,
-        "tokens": found.tokens,
-        "tokens_per_second": found.tokens / median,
-        "passes": found.passes,
-        "committed_tokens": found.tokens if cell.mode == "sample" else None,
+        "seconds_first_quartile": low,
+        "seconds_third_quartile": high,
+        "repeats": len(measured.times),
+        "warmup_repeats": len(measured.warmup),
+        "stable": measured.stable,
+        "tokens": measured.tokens,
+        "tokens_per_second": measured.tokens / median,
+        "passes": measured.passes,
+        "committed_tokens": measured.tokens if cell.mode == "sample" else None,
         "seconds_per_text": median / cell.batch_size if cell.mode == "sample" else None,
-        "flops": found.flops,
-        "flops_per_second": found.flops / median,
+        "flops": measured.flops,
+        "flops_per_second": measured.flops / median,
         "matmul_flops_per_second": matmul,
-        "matmul_share": share(found.flops / median, matmul),
-        "least_bytes": found.least_bytes,
-        "bytes_per_token": None if moved is None else moved / found.tokens,
+        "matmul_share": share(measured.flops / median, matmul),
+        "least_bytes": measured.least_bytes,
+        "bytes_per_token": None if moved is None else moved / measured.tokens,
         "memory_bytes_per_second": memory,
         "memory_share": None if moved is None else share(moved / median, memory),
     }

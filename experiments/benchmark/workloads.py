@@ -40,7 +40,7 @@ class CellConfig:
     batch_size: int
     """Sequences side by side."""
     source_length: int
-    """Tokens an encoder-decoder reads; 0 for the others."""
+    """Tokens an encoder-decoder reads; 0 for all other models."""
     vocab_size: int
     """Rows of the token table."""
     max_length: int
@@ -74,13 +74,13 @@ class Measured:
     stable: bool
     """Whether the times of the warm-up stood still at its end."""
     tokens: int
-    """Tokens of one repetition, over the whole batch."""
+    """Tokens of one repetition, over the full batch."""
     flops: float
     """FLOPs of one repetition by the backbone's formula, the mean over the repetitions."""
     least_bytes: int
     """Bytes that one repetition moves at least: in each pass the weights, and what is decoded from."""
     state_bytes: int | None = None
-    """Bytes of the decoding state, as it lies in memory at the end."""
+    """Bytes of the decoding state, as stored in memory at the end."""
     state_formula_bytes: int | None = None
     """The same by the backbone's formula."""
     passes: int | None = None
@@ -106,16 +106,16 @@ class Cell:
         """Training steps."""
         cell, model = self.cell, self.model.train()
         tokens_BT, target_BT = self._tokens(cell.context), self._tokens(cell.context)
-        given, copies = {"source_BS": self.source_BS}, 1
+        inputs, copies = {"source_BS": self.source_BS}, 1
         if model.block_length is not None:
-            given["clean_BT"], copies = target_BT, 2
+            inputs["clean_BT"], copies = target_BT, 2
         if model.takes_time:
-            given["time_B"] = torch.rand(cell.batch_size).to(self.device)
+            inputs["time_B"] = torch.rand(cell.batch_size).to(self.device)
         optimizer = AdamW().build(model)
 
         def step() -> None:
             with autocast(self.device, self.precision):
-                output = model(tokens_BT, **given)
+                output = model(tokens_BT, **inputs)
             loss = cross_entropy(output.logits_BTV.flatten(0, 1), target_BT.flatten()).mean()
             for extra in output.auxiliary.values():
                 loss = loss + extra / cell.batch_size
@@ -156,11 +156,11 @@ class Cell:
         )
 
     def decode(self) -> Measured:
-        """Single tokens behind the context; those just before it are the warm-up."""
+        """Single tokens after the context; the last tokens of the context are the warm-up."""
         cell = self.cell
-        room = cell.context + cell.decode_tokens
+        capacity = cell.context + cell.decode_tokens
         approach = min(1 if cell.trial else APPROACH, cell.context - 1)
-        state = self._read(self._tokens(cell.context - approach)[:1], room)
+        state = self._read(self._tokens(cell.context - approach)[:1], capacity)
         state.select([0] * cell.batch_size)  # one prompt for all: reading it is not what is timed
         token_B1 = self._tokens(1)
 
@@ -170,7 +170,8 @@ class Cell:
         warmup = self.watch.repeat(step, approach)
         times = self.watch.repeat(step, 1 if cell.trial else cell.decode_tokens)
         flops = [
-            self.model.step_flops(length, cell.source_length).total for length in range(cell.context, room)
+            self.model.step_flops(length, cell.source_length).total
+            for length in range(cell.context, capacity)
         ]
         return Measured(
             warmup=warmup,
@@ -181,21 +182,21 @@ class Cell:
             least_bytes=self.weight_bytes()
             + cell.batch_size * self.model.state_bytes(cell.context, cell.source_length),
             state_bytes=state.num_bytes(),
-            state_formula_bytes=cell.batch_size * self.model.state_bytes(room, cell.source_length),
+            state_formula_bytes=cell.batch_size * self.model.state_bytes(capacity, cell.source_length),
         )
 
     def kernels(self) -> dict[str, str]:
         """Which implementations ran; one token of many sequences, or in bf16, is decoded by PyTorch."""
-        found = self.model.kernels()
-        if "decoding" in found and (self.cell.batch_size > ROWS or self.precision != "fp32"):
-            found["decoding"] = "torch"
-        return found
+        paths = self.model.kernels()
+        if "decoding" in paths and (self.cell.batch_size > ROWS or self.precision != "fp32"):
+            paths["decoding"] = "torch"
+        return paths
 
-    def _read(self, tokens_BT: Tensor, room: int) -> DecodingState:
-        """The state after a prompt, read in pieces, with room for ``room`` tokens."""
+    def _read(self, tokens_BT: Tensor, capacity: int) -> DecodingState:
+        """The state after a prompt, read in pieces, with space for ``capacity`` tokens."""
         rows = tokens_BT.shape[0]
         source_BS = None if self.source_BS is None else self.source_BS[:rows]
-        state = self.model.start(rows, room, source_BS=source_BS)
+        state = self.model.start(rows, capacity, source_BS=source_BS)
         for tokens_BP in tokens_BT.split(self.cell.piece, dim=1):
             self.model.step(tokens_BP, state)
         return state
