@@ -3,9 +3,9 @@
     archbench cost simulate processes=64 task=text scale=1_3b parallel=fsdp budget.batch_size=64
     archbench cost simulate processes=8,64 output=steps.json -m backbone=decoder,mamba2 parallel=fsdp
 
-One process plays the first of so many, on a CPU, with PyTorch's fake process group and tensors without
-memory: no GPU and no network is needed, and no data but the task's own. Kernels for GPUs are not entered.
-PyTorch's own operations stand in for them and keep more for the backward pass of a state-space model.
+One process simulates rank 0 on a CPU, with PyTorch's fake process group and tensors without memory: it needs
+no GPU, no network, and no data but the task's. Kernels for GPUs are replaced by PyTorch operations, which
+save more for the backward pass of a state-space model.
 """
 
 from __future__ import annotations
@@ -75,34 +75,37 @@ def _collect(cfg: DictConfig) -> None:
     from experiments.simulate.step import simulate
 
     settings = read_settings(sections, untuned=True)
-    planned = plan(settings)
+    run_plan = plan(settings)
     for count in _processes:
-        found = simulate(settings, planned, count)
+        simulation = simulate(settings, run_plan, count)
         _rows.append(
             {
                 "cell": settings.cell,
-                "parameters": planned.cost.parameters.total,
+                "parameters": run_plan.cost.parameters.total,
                 "processes": count,
-                "layout": found.layout,
-                "micro_batches": found.micro_batches,
-                "peak": found.peak,
-                "memory": found.memory,
-                "traffic": found.traffic,
-                "seconds": {"computing": found.computing_seconds, "exchanging": found.exchanging_seconds},
+                "layout": simulation.layout,
+                "micro_batches": simulation.micro_batches,
+                "peak": simulation.peak,
+                "memory": simulation.memory,
+                "traffic": simulation.traffic,
+                "seconds": {
+                    "computing": simulation.computing_seconds,
+                    "exchanging": simulation.exchanging_seconds,
+                },
             }
         )
 
 
-def _table(what: str, columns: Sequence[str], unit: float) -> rich.table.Table:
+def _table(column: str, columns: Sequence[str], unit: float) -> rich.table.Table:
     """Return a table of the bytes of ``memory`` or of ``traffic``, in a unit."""
     table = rich.table.Table(box=rich.box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     table.add_column("cell", no_wrap=True)
     for name in ("processes", "micro-batches", *columns):
         table.add_column(name, justify="right")
     for row in _rows:
-        sizes = row[what] | {"peak": row["peak"]}
-        shown = (f"{sizes.get(name, 0) / unit:,.1f}" for name in columns)
-        table.add_row(row["cell"], str(row["processes"]), str(row["micro_batches"]), *shown)
+        sizes = row[column] | {"peak": row["peak"]}
+        values = (f"{sizes.get(name, 0) / unit:,.1f}" for name in columns)
+        table.add_row(row["cell"], str(row["processes"]), str(row["micro_batches"]), *values)
     return table
 
 

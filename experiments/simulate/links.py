@@ -1,8 +1,8 @@
 """Seconds that a step takes to compute and to exchange, from what a GPU and its links can do at best.
 
-The rule of NCCL's own tests (nccl-tests, doc/PERFORMANCE.md): of a tensor of S bytes, n processes send and
+The rule of NCCL's tests (nccl-tests, doc/PERFORMANCE.md): of a tensor of S bytes, n processes send and
 receive S (n - 1)/n each in an all-gather, a reduce-scatter or an all-to-all, and twice that in an all-reduce.
-Latency is left out, and so is whatever is exchanged while something is computed: both times are lower bounds.
+Latency and the overlap of communication with computation are ignored: both times are lower bounds.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from experiments.simulate.traffic import Exchange
 GPUS_PER_NODE = 8
 """GPUs of a node where ``parallel.gpus_per_node`` does not say."""
 PASSES = {"all-reduce": 2.0}
-"""Times that a byte goes round, by kind of collective; once in the others."""
+"""Passes of each byte, by type of collective; one for all other types."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,9 +24,9 @@ class Links:
     """The links of a GPU, in bytes per second in each direction."""
 
     node: float
-    """To the others of its node."""
+    """To other GPUs of its node."""
     network: float
-    """Of its own adapter, to other nodes."""
+    """Of its network adapter, to other nodes."""
     gpus_per_node: int
 
     @classmethod
@@ -43,14 +43,14 @@ class Links:
     def bandwidth(self, ranks: tuple[int, ...]) -> float:
         """Return the bytes per second at which processes exchange, with neighbouring ranks on a node.
 
-        Where they are on several nodes, a byte crosses the network once for all of them on a node, which
-        send through their own adapters side by side.
+        Across nodes, a byte crosses the network once for all processes of a node, which
+        send through their adapters in parallel.
         """
         nodes = {rank // self.gpus_per_node for rank in ranks}
         if len(nodes) == 1:
             return self.node
-        here = sum(rank // self.gpus_per_node == ranks[0] // self.gpus_per_node for rank in ranks)
-        return min(self.node, here * self.network)
+        on_node = sum(rank // self.gpus_per_node == ranks[0] // self.gpus_per_node for rank in ranks)
+        return min(self.node, on_node * self.network)
 
     def seconds(self, exchanged: Mapping[Exchange, int]) -> float:
         """Return the seconds that exchanges take one after the other."""

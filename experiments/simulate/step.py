@@ -1,7 +1,7 @@
 """One training step under a layout of processes, on real tensors or on tensors without memory.
 
 The model, its parallel strategy, objective and optimizer are those of training. What differs from it: of
-several micro-batches two are computed, the first and the last, since those between equal the first.
+multiple micro-batches two are computed, the first and the last, since those between equal the first.
 """
 
 from __future__ import annotations
@@ -73,8 +73,8 @@ class Simulation:
 def simulate(settings: Settings, plan: Plan, processes: int) -> Simulation:
     """Return a step of the process of rank 0, without memory for its tensors and without other processes.
 
-    Compiled kernels (C++, mamba-ssm) are not entered: PyTorch's own operations, which keep more for the
-    backward pass, are. Where the device states a GPU's peak, Mamba's scan takes chunks as long as on a GPU.
+    Compiled kernels (C++, mamba-ssm) are replaced by PyTorch's operations, which save more for the backward
+    pass. Where the device sets a GPU's peak, Mamba's scan uses the chunk length of a GPU.
 
     Raises:
         ConfigError: the layout is impossible, or the step depends on data, as the routing of experts does.
@@ -99,14 +99,14 @@ def simulate(settings: Settings, plan: Plan, processes: int) -> Simulation:
                 model.to_empty(device="cpu")
                 undivided += sum(parameter.nbytes for parameter in step.strategy.whole_parameters)
                 step.make_optimizer()
-                step.run()  # makes the moments, which the tracker would take for activations
+                step.run()  # creates the moments, which the tracker would count as activations
                 tracker = FSDPMemTracker(model, step.optimizer)
-                each, last = Traffic(), Traffic()
+                micro_batch, final = Traffic(), Traffic()
                 with tracker:
                     if step.micro_batches > 1:
-                        with each:
+                        with micro_batch:
                             step.backward(last=False)
-                    with last:
+                    with final:
                         step.run()
         except DataDependentOutputException:
             raise ConfigError(
@@ -117,7 +117,7 @@ def simulate(settings: Settings, plan: Plan, processes: int) -> Simulation:
         (peak,) = tracker.get_tracker_snapshot("peak").values()
         memory = _by_part(peak)
         memory["weights"] += undivided
-        exchanged = _sum_of_step(each, last, step.micro_batches)
+        exchanged = _sum_of_step(micro_batch, final, step.micro_batches)
         links = Links.of(settings.device, settings.parallel.gpus_per_node)
         return Simulation(
             processes=processes,
@@ -139,9 +139,9 @@ class Step:
         self.settings, self.model, self.strategy = settings, model, strategy
         batch = settings.budget.batch_size
         rows = batch // strategy.dims.data
-        asked = settings.budget.micro_batch_size
-        assert not isinstance(asked, str), "make_parallel_dims refuses auto with several processes"
-        micro = min(asked or rows, rows)
+        requested = settings.budget.micro_batch_size
+        assert not isinstance(requested, str), "make_parallel_dims refuses auto with several processes"
+        micro = min(requested or rows, rows)
         self.micro_batches = -(-rows // micro)
         tokens = plan.task.batch("train", 0, 0, micro)
         self.view: View = plan.objective.view(tokens, torch.Generator().manual_seed(0))
@@ -170,21 +170,21 @@ class Step:
 
 
 def _computing_seconds(settings: Settings, plan: Plan, processes: int) -> float | None:
-    """Return what the process's share of a step's FLOPs takes; blocks computed again cost a forward pass."""
+    """Return the seconds for the process's part of a step's FLOPs, with recomputed blocks."""
     device = settings.device
     if device.peak_flops is None:
         return None
-    again = 4 / 3 if settings.parallel.activation_checkpointing == "block" else 1.0
-    planned = plan.cost.planned
-    return again * planned.flops / planned.steps / processes / (device.mfu * device.peak_flops)
+    recompute = 4 / 3 if settings.parallel.activation_checkpointing == "block" else 1.0
+    training = plan.cost.planned
+    return recompute * training.flops / training.steps / processes / (device.mfu * device.peak_flops)
 
 
-def _sum_of_step(each: Traffic, last: Traffic, micro_batches: int) -> dict[Exchange, int]:
+def _sum_of_step(micro_batch: Traffic, final: Traffic, micro_batches: int) -> dict[Exchange, int]:
     """Return the bytes of a step: those of its last micro-batch and update, and of each one before."""
-    found = dict(last.exchanged)
-    for exchange, size in each.exchanged.items():
-        found[exchange] = found.get(exchange, 0) + size * (micro_batches - 1)
-    return found
+    exchanged = dict(final.exchanged)
+    for exchange, size in micro_batch.exchanged.items():
+        exchanged[exchange] = exchanged.get(exchange, 0) + size * (micro_batches - 1)
+    return exchanged
 
 
 def _words(settings: Settings) -> dict[str, Any]:
@@ -198,7 +198,7 @@ def _words(settings: Settings) -> dict[str, Any]:
 
 @contextmanager
 def _pretended_group(processes: int) -> Iterator[None]:
-    """Within it this is the process of rank 0 of many, whose collectives do nothing."""
+    """Make this process rank 0 of ``processes`` in a fake group, in which collectives are no-ops."""
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=processes)

@@ -1,4 +1,4 @@
-"""Bytes that a process exchanges with others, counted by collective."""
+"""Bytes that a process exchanges with other processes, counted by collective."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ COLLECTIVES = {
 
 @dataclass(frozen=True, kw_only=True)
 class Exchange:
-    """A kind of collective, and the processes that take part in it."""
+    """A type of collective, and the processes that take part in it."""
 
     kind: str
     """A key of ``COLLECTIVES``."""
@@ -35,8 +35,8 @@ class Exchange:
 class Traffic(TorchDispatchMode):
     """Counts the bytes of every collective that is called within it.
 
-    Counted is the larger of what goes in and what comes out on one process: the gathered tensor of an
-    all-gather, the whole one of a reduce-scatter, the tensor of an all-reduce.
+    The count is the larger of input and output on one process: the gathered tensor of an
+    all-gather, the full tensor of a reduce-scatter, the tensor of an all-reduce.
     """
 
     def __init__(self) -> None:
@@ -50,38 +50,38 @@ class Traffic(TorchDispatchMode):
         return by_collective(self.exchanged)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        found = func(*args, **(kwargs or {}))
-        if func.namespace in NAMESPACES and (kind := _kind(str(func))) is not None:
-            given = sum(tensor.nbytes for tensor in _tensors(args[:1]))
-            other = sum(tensor.nbytes for tensor in _tensors(args[1:2]))
-            made = sum(tensor.nbytes for tensor in _tensors([found]))
+        result = func(*args, **(kwargs or {}))
+        if func.namespace in NAMESPACES and (collective := _kind(str(func))) is not None:
+            num_in = sum(tensor.nbytes for tensor in _tensors(args[:1]))
+            num_other = sum(tensor.nbytes for tensor in _tensors(args[1:2]))
+            num_out = sum(tensor.nbytes for tensor in _tensors([result]))
             group = CollectiveOp.get_process_group(func, args)
             ranks = tuple(dist.get_process_group_ranks(group))
-            self.exchanged[Exchange(kind=kind, ranks=ranks)] += max(given, other, made)
-        return found
+            self.exchanged[Exchange(kind=collective, ranks=ranks)] += max(num_in, num_other, num_out)
+        return result
 
 
 def by_collective(exchanged: Mapping[Exchange, int]) -> Counter[str]:
-    """Return the bytes of each kind of collective, whatever the processes."""
-    found: Counter[str] = Counter()
+    """Return the bytes of each type of collective, summed over process groups."""
+    totals: Counter[str] = Counter()
     for exchange, size in exchanged.items():
-        found[exchange.kind] += size
-    return found
+        totals[exchange.kind] += size
+    return totals
 
 
 def _kind(name: str) -> str | None:
-    """Return the kind of collective of an operator; None for what moves nothing, such as a wait."""
+    """Return the type of collective of an operator; None without communication, such as a wait."""
     return next((kind for kind, parts in COLLECTIVES.items() if any(part in name for part in parts)), None)
 
 
 def _tensors(values: Iterable[Any]) -> list[Tensor]:
-    """Return the tensors of nested lists; operators in place return theirs beside a handle, counted once."""
-    found: dict[int, Tensor] = {}
+    """Return the tensors of nested lists; in-place operators return theirs with a handle, counted once."""
+    by_id: dict[int, Tensor] = {}
     pending = list(values)
     while pending:
         value = pending.pop()
         if isinstance(value, Tensor):
-            found[id(value)] = value
+            by_id[id(value)] = value
         elif isinstance(value, list | tuple):
             pending += value
-    return list(found.values())
+    return list(by_id.values())
