@@ -1,10 +1,9 @@
 """Keeping large blocks of memory for the next tensors on a CPU, by an allocator in C++.
 
-glibc maps every block above 32 MiB anew and gives it back when it is freed, so that each step of training
-pages it in again. PyTorch's allocator is replaced, once in a process, by one that keeps such blocks: together
-with those in use they are never more than were in use at once. Where it cannot be compiled nothing changes
-but speed.
-"""
+glibc maps every block above 32 MiB again at each allocation and unmaps it when it is freed, so that each
+training step causes page faults for all its pages. This module replaces PyTorch's allocator, once in a
+process, by one that caches such blocks. Cached and used blocks together never exceed the peak of used blocks.
+Where it cannot be compiled, only the speed differs."""
 
 from __future__ import annotations
 
@@ -31,7 +30,7 @@ def install(large: int) -> None:
 
 
 def release() -> None:
-    """Return the blocks that are kept to the system; from now on, no more than is needed at once will be."""
+    """Return cached blocks to the system, and measure the peak of used blocks from now on."""
     if _installed is not None:
         _installed.release_kept_blocks()
 

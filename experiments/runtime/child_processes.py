@@ -19,20 +19,20 @@ _PARENT = "ARCHBENCH_PARENT"
 SECONDS = 1.0
 """Seconds between two looks."""
 GRACE_SECONDS = 3.0
-"""Seconds in which a process that has nothing to save may release its locks and remove its files."""
+"""Seconds in which a process without a run to save may release its locks and remove its files."""
 
 
 def run_python(
-    words: Sequence[str], *, standard_input: str | None = None, capture: bool = False
+    arguments: Sequence[str], *, standard_input: str | None = None, capture: bool = False
 ) -> subprocess.CompletedProcess[str]:
-    """Run Python with these words and wait, as ``subprocess.run`` does; the child ends with this process.
+    """Run Python with arguments and wait, as ``subprocess.run`` does; the child ends with this process.
 
     Args:
-        words: such as ``-m experiments.train``; what they run calls ``end_with_parent``.
-        standard_input: what the child reads; None for what this process reads.
-        capture: return what the child prints, instead of letting it print.
+        arguments: such as ``-m experiments.train``; the module calls ``end_with_parent``.
+        standard_input: what the child reads; None to inherit that of this process.
+        capture: return the output of the child, instead of letting it print.
     """
-    command, pipe = [sys.executable, *words], subprocess.PIPE if capture else None
+    command, pipe = [sys.executable, *arguments], subprocess.PIPE if capture else None
     with subprocess.Popen(
         command,
         env=os.environ | {_PARENT: str(os.getpid())},

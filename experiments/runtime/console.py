@@ -27,39 +27,39 @@ def clock(seconds: float) -> str:
     return f"{sign}{hours}:{minutes:02d}:{second:02d}" if hours else f"{sign}{minutes}:{second:02d}"
 
 
-def count(number: float) -> str:
-    """Numbers in three digits: 950, 12.3k, 4.56M, 1.2G, 3T, 4.2e22; ``-`` for what is no finite number."""
-    if not math.isfinite(number):
+def count(value: float) -> str:
+    """Format a value with three digits: 950, 12.3k, 4.56M, 1.2G, 3T, 4.2e22; ``-`` if it is not finite."""
+    if not math.isfinite(value):
         return "-"
-    number = float(f"{number:.3g}")  # rounded first, so that 999,999 is 1M and not 1000k
-    if abs(number) >= 1e18:  # FLOPs of large models
-        return f"{number:g}".replace("e+", "e")
+    value = float(f"{value:.3g}")  # rounded first, so that 999,999 is 1M and not 1000k
+    if abs(value) >= 1e18:  # FLOPs of large models
+        return f"{value:g}".replace("e+", "e")
     for unit, size in (("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
-        if abs(number) >= size:
-            return f"{number / size:g}{unit}"
-    return f"{number + 0.0:g}"  # without the sign of -0.0
+        if abs(value) >= size:
+            return f"{value / size:g}{unit}"
+    return f"{value + 0.0:g}"  # without the sign of -0.0
 
 
-def plural(number: float, noun: str) -> str:
-    """Return a whole number with its noun, as in 1 run, 2 runs, 1,024 tokens, 3 passages of 8 tokens."""
-    first, space, rest = noun.partition(" of ")
-    ending = "" if number == 1 else "es" if first.endswith(("s", "x", "ch", "sh")) else "s"
-    return f"{number:,.0f} {first}{ending}{space}{rest}"
+def plural(count_: float, noun: str) -> str:
+    """Return a count with its noun, as in 1 run, 2 runs, 1,024 tokens, 3 passages of 8 tokens."""
+    head, space, rest = noun.partition(" of ")
+    ending = "" if count_ == 1 else "es" if head.endswith(("s", "x", "ch", "sh")) else "s"
+    return f"{count_:,.0f} {head}{ending}{space}{rest}"
 
 
 def plus_minus(error: float | str | None, digits: int = 4) -> str:
-    """Return a standard error as it follows its value; empty where there is none, as of a single item."""
+    """Return a standard error as it follows its value; empty if it is None, as for a single item."""
     return f" ± {error:.{digits}f}" if isinstance(error, int | float) and math.isfinite(error) else ""
 
 
 def standard_error_over(clusters: int, noun: str) -> str:
-    """Return in words what a standard error is over, or why there is none."""
+    """Describe the units of a standard error, or the reason why it is missing."""
     kind = "no standard error, of" if clusters < 2 else "standard error over"
     return f"{kind} {plural(clusters, noun)}"
 
 
 class _Screen(rich.console.Console):
-    """A console whose reader may go away: what is printed then is lost, and the run goes on."""
+    """A console that ignores a closed pipe: further output is lost, and the run continues."""
 
     def on_broken_pipe(self) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -69,7 +69,7 @@ class Console:
     """Prints the lines of one run, each led by the run's name."""
 
     def __init__(self, name: str, *, quiet: bool = False) -> None:
-        """``quiet`` prints nothing: only the process of rank 0 prints."""
+        """``quiet`` disables printing, because only the process of rank 0 prints."""
         self.name = name
         self._file: Path | None = None
         self._rich = _Screen(highlight=False, soft_wrap=True, quiet=quiet)
@@ -97,9 +97,9 @@ class Console:
     def _write(self, text: str) -> None:
         """Append a line to the file of ``keep``."""
         if self._file is not None:
-            now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M:%S")
+            timestamp = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M:%S")
             with contextlib.suppress(OSError), self._file.open("a", encoding="utf-8") as file:
-                file.write(f"{now} {text}\n")
+                file.write(f"{timestamp} {text}\n")
 
     def step(self, step: int, total: int, row: Mapping[str, float], seconds_left: float) -> None:
         """Print the line of a logged step."""

@@ -1,6 +1,6 @@
-"""The device to compute on, and what is set once for the whole process: CPU threads, kernels, the heap.
+"""The device to compute on, and global settings of the process: CPU threads, kernels, the heap.
 
-Importing this module imports torch, which takes seconds; the configuration schema therefore stays free of it.
+Importing this module imports torch, which needs seconds; the configuration schema therefore stays free of it.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ def torch_device(name: str) -> torch.device:
 
 
 def configure_process(*, threads: int | None, kernels: str) -> None:
-    """Set what holds for the whole process: CPU threads, pointwise kernels, the heap.
+    """Set global options of the process: CPU threads, pointwise kernels, the heap.
 
     Args:
-        threads: CPU threads of PyTorch; None leaves its own choice.
+        threads: CPU threads of PyTorch; None for the default.
         kernels: ``device.kernels``.
 
     Raises:
-        ConfigError: the kernels asked for cannot be built here.
+        ConfigError: the requested kernels cannot be built here.
     """
     if threads is not None:
         torch.set_num_threads(threads)

@@ -1,4 +1,4 @@
-"""The mistakes and mishaps that end a run, each with its exit code.
+"""Exceptions that end a run, each with its exit code.
 
 0 complete · 1 unexpected error · 2 bad configuration · 3 bad data · 4 diverged ·
 5 out of memory · 6 storage or checkpoint · 7 another process holds the run ·
@@ -23,7 +23,7 @@ class RunError(Exception):
 
 
 class ConfigError(RunError, ValueError):
-    """A setting that cannot be: says key, value, remedy and the nearest valid name."""
+    """An invalid setting: the message has key, value, remedy and the nearest valid name."""
 
     exit_code = 2
 
@@ -61,7 +61,7 @@ class LockedError(RunError):
 
 
 class Preempted(SystemExit):
-    """The run was asked to stop, saved itself, and can be continued.
+    """The run was told to stop, has saved, and can be continued.
 
     Not an ``Exception``, so that it ends a sweep and not only one of its runs.
     """
@@ -75,7 +75,7 @@ class Preempted(SystemExit):
 
 
 def is_full(error: OSError) -> bool:
-    """Return True if a disk is full, its quota is used up, or nothing may be written to it."""
+    """Return True if a disk is full, its quota is exhausted, or it is read-only."""
     return error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG)
 
 

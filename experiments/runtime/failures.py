@@ -11,10 +11,10 @@ from experiments.runtime.memory import is_out_of_memory
 
 
 def to_run_error(failure: Exception) -> RunError:
-    """``failure`` itself where it is a RunError; else what it amounts to.
+    """Return ``failure`` if it is a RunError, else the RunError that describes it.
 
-    A refusal of the system to read or write is storage; of anything else the traceback goes into the
-    record.
+    If the system cannot read or write, it is an error of storage; of all other exceptions, the record gets
+    the traceback.
     """
     if isinstance(failure, RunError):
         return failure

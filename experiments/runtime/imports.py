@@ -36,7 +36,7 @@ def check_one_root() -> None:
 
 @contextmanager
 def uncollected() -> Iterator[None]:
-    """Search for no garbage within: imports leave hardly any, and it takes a tenth of PyTorch's import."""
+    """Disable garbage collection in the block: it is a tenth of the time of importing PyTorch."""
     enabled = gc.isenabled()
     gc.disable()
     try:

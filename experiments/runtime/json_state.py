@@ -1,4 +1,4 @@
-"""Read JSON that a run or another process left: whole and of the right types, or one clear error."""
+"""Read JSON that a run or another process left: complete and of the right types, or one clear error."""
 
 from __future__ import annotations
 
@@ -48,16 +48,16 @@ def read_json(
 ) -> T | None:
     """Return the content of a JSON file; None where there is no such file.
 
-    Keys that the schema does not name are kept as they are. What it names has to be of the type it says.
+    Keys outside the schema are preserved. Values of keys in the schema must have the type given there.
 
     Args:
         path: of the file.
         schema: a TypedDict, or another type that pydantic can check.
         remedy: what a person can do about a damaged file.
-        error: the class of what is raised; its exit code is 6 by default.
+        error: the class of the exception; its exit code is 6 by default.
 
     Raises:
-        RunError: the file is unreadable, no JSON, nested too deeply, or has a value of another type.
+        RunError: the file is unreadable, not JSON, nested too deeply, or has a value of another type.
     """
     text = read_text(path, remedy, error)
     return None if text is None else parse_json(text, schema, str(path), remedy, error)
@@ -108,7 +108,7 @@ def parse_model(text: str, model: type[Model], name: str, remedy: str, error: ty
 
 
 def read_mark(path: Path) -> dict[str, Any] | None:
-    """Return a note about work that is done; None where there is none, or it is damaged: it is done anew."""
+    """Return a note about finished work; None if it is missing or damaged, so that the work is repeated."""
     try:
         return read_json(path, dict[str, Any])
     except RunError:
@@ -119,11 +119,11 @@ def json_objects(lines: Iterable[str]) -> Iterator[dict[str, Any]]:
     """Yield the JSON objects among lines; a file that a killed run wrote ends in half of one."""
     for line in lines:
         try:
-            found = json.loads(line)
+            content = json.loads(line)
         except (ValueError, RecursionError):
             continue
-        if isinstance(found, dict):
-            yield found
+        if isinstance(content, dict):
+            yield content
 
 
 def mismatch(value: Any, schema: Any) -> str | None:

@@ -1,8 +1,8 @@
-"""Measure the C++ kernels where nobody has measured the processor's instruction set.
+"""Measure the C++ kernels where the processor's instruction set is not in the table.
 
 ``architectures.kernels.cpu.where`` lists by instruction set where each kernel is faster than PyTorch. On
-another instruction set, such as NEON, each kernel is timed beside PyTorch once, for about a second in all,
-and the ratios are kept beside the compiled library. ``archbench doctor`` prints them.
+another instruction set, such as NEON, each kernel is timed against PyTorch once, for about a second in all,
+and the ratios are stored next to the compiled library. ``archbench doctor`` prints them.
 ``benchmarks/kernels.py`` times the same cases in more sizes.
 
 Shapes: B batch, H heads, T length, E head width, C channels, N state.
@@ -194,16 +194,16 @@ def compare(
 
 
 def measure() -> dict[str, dict[str, float]]:
-    """Return how many times as fast as PyTorch each kernel is, all its cases together."""
+    """Return the speed of each kernel relative to PyTorch, over all its cases."""
     seconds: dict[tuple[str, str], list[list[float]]] = {}
     for dtype, case in short_cases():
         for trained in (True, False):
-            shortest = [min(each) for each in zip(*compare(case, trained=trained), strict=True)]
+            shortest = [min(repeats) for repeats in zip(*compare(case, trained=trained), strict=True)]
             seconds.setdefault((case.kernel, where.label(dtype, trained)), []).append(shortest)
     ratios: dict[str, dict[str, float]] = {kernel: {} for kernel in where.KERNELS}
     for (kernel, column), cases in seconds.items():
-        ours, theirs = map(sum, zip(*cases, strict=True))
-        ratios[kernel][column] = round(theirs / ours, 2)
+        cpp_seconds, torch_seconds = map(sum, zip(*cases, strict=True))
+        ratios[kernel][column] = round(torch_seconds / cpp_seconds, 2)
     return ratios
 
 

@@ -15,7 +15,7 @@ UNLIMITED = 2**60
 
 def usable_cores() -> int:
     """Return the physical cores of the machine, or as few as affinity, control groups and SLURM leave."""
-    import joblib  # takes a fifth of a second
+    import joblib  # imports in a fifth of a second
 
     cores = float(joblib.cpu_count(only_physical_cores=True))
     for folder in control_groups("cpu"):
@@ -31,9 +31,9 @@ def usable_cores() -> int:
 
 
 def usable_threads() -> int:
-    """Return the threads that a run may have: what ``OMP_NUM_THREADS`` says, else one for each core."""
-    given = os.environ.get("OMP_NUM_THREADS", "")
-    return int(given) if given.isdigit() and int(given) else usable_cores()
+    """Return the threads that a run may have: the value of ``OMP_NUM_THREADS``, else one for each core."""
+    setting = os.environ.get("OMP_NUM_THREADS", "")
+    return int(setting) if setting.isdigit() and int(setting) else usable_cores()
 
 
 def total_memory() -> float:
@@ -52,14 +52,14 @@ def free_memory() -> float:
 
 
 def control_groups(controller: str) -> Iterator[Path]:
-    """Yield the folders of the control groups of this process, of both versions, from its own to the root."""
+    """Yield the folders of the control groups of this process, of both versions, up to the root."""
     for line in _text(PROC / "self" / "cgroup").splitlines():
         _, controllers, path = line.split(":", 2)
         if controllers and controller not in controllers.split(","):
             continue
         root = CGROUPS / controller if controllers else CGROUPS
-        own = root / path.lstrip("/")
-        yield from (folder for folder in (own, *own.parents) if folder.is_relative_to(root))
+        group = root / path.lstrip("/")
+        yield from (folder for folder in (group, *group.parents) if folder.is_relative_to(root))
 
 
 def _memory_limits() -> Iterator[tuple[float, float]]:
@@ -77,7 +77,7 @@ def _memory_limits() -> Iterator[tuple[float, float]]:
 
 
 def _text(path: Path) -> str:
-    """Return the content of a file of the system; nothing where there is none."""
+    """Return the content of a file of the system; empty if it does not exist."""
     try:
         return path.read_text().strip()
     except OSError:

@@ -21,7 +21,7 @@ T = TypeVar("T")
 TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3
 """Names of settings of the C library (malloc.h)."""
 LARGE = 2**25
-"""Bytes from which a block is a mapping of its own: as high as glibc raises this limit by itself."""
+"""Bytes from which a block is a separate mapping: the highest value to which glibc raises this limit."""
 
 
 def is_out_of_memory(error: BaseException) -> bool:
@@ -29,54 +29,54 @@ def is_out_of_memory(error: BaseException) -> bool:
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
     return isinstance(error, RuntimeError) and any(
-        words in str(error)
-        for words in ("can't allocate memory", "std::bad_alloc", "CUBLAS_STATUS_ALLOC_FAILED")
+        message in str(error)
+        for message in ("can't allocate memory", "std::bad_alloc", "CUBLAS_STATUS_ALLOC_FAILED")
     )
 
 
 class MicroBatcher:
     """Chooses how many sequences are computed at once.
 
-    Work that runs out of memory is tried again with half as many. With ``auto`` the
-    run goes on with what fits: the batch is the same, and so is the loss to rounding.
-    Otherwise what was found ends the run, as advice.
+    Work that runs out of memory is repeated with half as many. With ``auto`` the
+    run continues with the size that fits: the batch is the same, and so is the loss to rounding.
+    Otherwise the run ends, and the message recommends that size.
     """
 
     def __init__(self, size: int | str | None, batch_size: int, *, alone: bool = True) -> None:
-        """``alone=False`` never retries: several processes must stay in step."""
+        """``alone=False`` never retries: multiple processes must stay in step."""
         self.alone = alone
         self.auto = size == "auto"
         self.size = size if isinstance(size, int) else batch_size
 
     def run(self, work: Callable[[int], T]) -> T:
-        """``work(size)``, which must be repeatable. Raises OutOfMemoryError."""
+        """Return ``work(size)``, which must be repeatable. Raises OutOfMemoryError."""
         tried: list[int] = []
-        said = ""
+        reason = ""
         while True:
             try:
                 result = work(self.size)
             except Exception as error:
                 if not is_out_of_memory(error):
                     raise
-                said = said or str(error).strip().partition("\n")[0] or type(error).__name__
+                reason = reason or str(error).strip().partition("\n")[0] or type(error).__name__
                 if not self.alone:
                     raise OutOfMemoryError(
                         f"out of memory in one of several processes, with {self.size} sequences at once in "
-                        f"each: {said}; set budget.micro_batch_size lower, which changes memory and not "
+                        f"each: {reason}; set budget.micro_batch_size lower, which changes memory and not "
                         "results"
                     ) from error
             else:
                 if tried and not self.auto:
                     raise OutOfMemoryError(
-                        f"out of memory with {tried[0]} sequences at once: {said}; {self.size} fit: set "
+                        f"out of memory with {tried[0]} sequences at once: {reason}; {self.size} fit: set "
                         f"budget.micro_batch_size={self.size} (or auto), which changes memory and not results"
                     )
                 return result
-            # Out of the handler, so that the failed attempt's tensors are no longer held by its traceback.
+            # After the handler, so that its traceback no longer references tensors of the failed attempt.
             tried.append(self.size)
             if self.size == 1:
                 raise OutOfMemoryError(
-                    f"out of memory even with one sequence at once: {said}; choose a smaller model or a "
+                    f"out of memory even with one sequence at once: {reason}; choose a smaller model or a "
                     "shorter sequence"
                 )
             self.size = (self.size + 1) // 2
@@ -88,8 +88,8 @@ class MicroBatcher:
 def keep_freed_memory() -> None:
     """Lets this process keep the memory that it frees, for its next tensors, until ``reset_peak_memory``.
 
-    By standard the C library gives the free end of its heap back, and each step has it paged in anew. Blocks
-    of ``LARGE`` bytes are no part of the heap: an allocator of our own keeps them where it can be built.
+    By default the C library returns the free end of its heap, and each step has page faults for it again.
+    Blocks of ``LARGE`` bytes are not in the heap: our allocator caches them where it can be built.
     """
     if platform.libc_ver()[0] == "glibc":
         _libc().mallopt(MMAP_THRESHOLD, LARGE)
@@ -107,7 +107,7 @@ def reset_peak_memory() -> None:
         _libc().malloc_trim(0)
         Path("/proc/self/clear_refs").write_text("5")
     except (OSError, AttributeError):
-        return  # not Linux: the peak is then that of the whole process
+        return  # not Linux: the peak is then that of the complete process
 
 
 @functools.cache

@@ -22,5 +22,5 @@ def inference(model: nn.Module, device: torch.device, precision: str) -> Iterato
 
 
 def autocast(device: torch.device, precision: str) -> torch.autocast:
-    """Return the autocast context of ``device.precision``; it does nothing for ``fp32``."""
+    """Return the autocast context of ``device.precision``; disabled for ``fp32``."""
     return torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16")

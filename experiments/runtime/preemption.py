@@ -1,7 +1,7 @@
 """Preemption: reasons for which a run stops before its end.
 
 A run stops on a signal or before the end of its SLURM job.
-A signal is only noted when it arrives. The trainer asks between two steps, and between two batches of an
+A signal is only recorded when it arrives. The trainer checks between two steps, and between two batches of an
 evaluation, and then saves and ends.
 """
 
@@ -31,12 +31,12 @@ SIGNALS = tuple(
 
 
 class Interruptions:
-    """Notes what asks a run to stop, from ``with`` to its end."""
+    """Records reasons to stop a run, from ``with`` to its end."""
 
     def __init__(self, margin: float, *, clock: bool = True) -> None:
         """``margin``: seconds before the end of a SLURM job at which to stop.
 
-        ``clock=False`` leaves that to another process: of several, whose clocks differ, one decides.
+        ``clock=False`` leaves that to another process: of multiple, with different clocks, one decides.
         """
         self._signal: signal.Signals | None = None
         self._before: dict[int, Any] = {}
@@ -44,14 +44,18 @@ class Interruptions:
 
     def __enter__(self) -> Interruptions:
         if threading.current_thread() is threading.main_thread():
-            self._before = {number: signal.signal(number, self._note) for number in SIGNALS if _ours(number)}
+            self._before = {
+                signal_number: signal.signal(signal_number, self._note)
+                for signal_number in SIGNALS
+                if _ours(signal_number)
+            }
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self, error_type: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
+        for signal_number, handler in self._before.items():
+            signal.signal(signal_number, handler)
 
     @property
     def reason(self) -> str | None:
@@ -62,24 +66,24 @@ class Interruptions:
             return "stopped before the end of the job's time"
         return None
 
-    def _note(self, number: int, frame: object) -> None:
-        self._signal = signal.Signals(number)
+    def _note(self, signal_number: int, frame: object) -> None:
+        self._signal = signal.Signals(signal_number)
 
 
-def is_default(number: signal.Signals) -> bool:
+def is_default(signal_number: signal.Signals) -> bool:
     """Return True for a signal that is handled as Python or ``stops_at_once`` does; False with ``nohup``."""
-    return signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler, stop_at_once)
+    return signal.getsignal(signal_number) in (signal.SIG_DFL, signal.default_int_handler, stop_at_once)
 
 
-def _ours(number: signal.Signals) -> bool:
-    """Return False for a signal that is ignored, or that a launcher of others handles.
+def _ours(signal_number: signal.Signals) -> bool:
+    """Return False for a signal that is ignored, or that a launcher handles.
 
-    submitit handles TERM, to be requeued by SLURM. USR2, which asks to save, it hears of when we have saved
-    (``experiments/config/hydra_app.py``).
+    submitit handles TERM, to be requeued by SLURM. It receives USR2, which requests to save, when the run has
+    saved (``experiments/config/hydra_app.py``).
     """
-    handler = signal.getsignal(number)
+    handler = signal.getsignal(signal_number)
     in_sweep = getattr(handler, "__module__", "") == "experiments.runtime.sweep_workers"
-    return number == signal.SIGUSR2 or in_sweep or is_default(number)
+    return signal_number == signal.SIGUSR2 or in_sweep or is_default(signal_number)
 
 
 def _job_end(margin: float) -> float | None:
@@ -98,35 +102,39 @@ def _job_end(margin: float) -> float | None:
     return end - min(margin, length / 10)
 
 
-def stop_at_once(number: int, frame: object) -> None:
-    """Handle a signal where there is nothing to save. Raises Preempted."""
-    raise Preempted(reason=f"stopped by {signal.Signals(number).name}, {UNSAVED}")
+def stop_at_once(signal_number: int, frame: object) -> None:
+    """Handle a signal where there is no run to save. Raises Preempted."""
+    raise Preempted(reason=f"stopped by {signal.Signals(signal_number).name}, {UNSAVED}")
 
 
 @contextmanager
 def stops_at_once() -> Iterator[None]:
-    """Let a signal that asks to stop end what has nothing to save yet, such as preparing data: code 75."""
-    before: dict[int, Any] = {}
+    """Exit with code 75 at a signal to stop, where there is no run to save, as during data preparation."""
+    previous: dict[int, Any] = {}
     try:
         if threading.current_thread() is threading.main_thread():
-            before = {number: signal.signal(number, stop_at_once) for number in SIGNALS if _ours(number)}
+            previous = {
+                signal_number: signal.signal(signal_number, stop_at_once)
+                for signal_number in SIGNALS
+                if _ours(signal_number)
+            }
         yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for signal_number, handler in previous.items():
+            signal.signal(signal_number, handler)
 
 
 @contextmanager
 def ends_at_signals() -> Iterator[None]:
-    """Let a signal that asks to stop end a command with one sentence and code 75.
+    """Let a signal to stop end a command with one sentence and code 75.
 
-    Of several processes that share a run, the trainer ends all together.
+    If multiple processes share a run, the trainer ends all of them together.
     """
     try:
         with stops_at_once() if process_rank().size == 1 else nullcontext():
             yield
     except Preempted as preempted:
-        if preempted.reason.endswith(UNSAVED):  # of a run that was saved, its console says so
+        if preempted.reason.endswith(UNSAVED):  # a run that has saved prints this itself
             sys.stderr.write(
                 f"{preempted.reason.removesuffix(f', {UNSAVED}')}; give the same command again\n"
             )

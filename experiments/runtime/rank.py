@@ -19,7 +19,7 @@ class ProcessRank:
 def process_rank() -> ProcessRank:
     """Return the rank that ``torchrun`` or ``srun`` gave this process.
 
-    Tasks of ``srun`` without MASTER_ADDR are taken for runs of their own.
+    Tasks of ``srun`` without MASTER_ADDR are treated as separate runs.
     """
     env = os.environ
     names = ("RANK", "LOCAL_RANK", "WORLD_SIZE")

@@ -39,16 +39,16 @@ class RestartRecord(TypedDict):
 
 
 def check_progress(folder: Path, step: int, seconds: float = 0.0, compile_seconds: float = 0.0) -> None:
-    """Count the restarts of a SLURM job whose session before gained less training than its start had cost.
+    """Count restarts of a SLURM job if the previous session trained for less time than its start-up cost.
 
-    The count stands in ``restarts.json`` and begins anew with a job of one's own making, so that issuing
-    the command again tries again.
+    The count is in ``restarts.json`` and is reset by a new job, so that submitting
+    again tries again.
 
     Args:
         folder: the run folder.
         step: that of the newest checkpoint.
         seconds: time spent in training steps up to it.
-        compile_seconds: time that ``torch.compile`` took up to it, which is part of the cost.
+        compile_seconds: time of ``torch.compile`` up to it, which is part of the cost.
 
     Raises:
         RunError: the third such restart in a row.
@@ -60,18 +60,20 @@ def check_progress(folder: Path, step: int, seconds: float = 0.0, compile_second
         return
     restart = int(os.environ.get("SLURM_RESTART_COUNT") or 0)
     path = folder / NAME
-    before = _read(path)
-    strikes, last = 0, ""
-    if before is not None and before["job"] == job and restart > before["restart"]:
-        gained = seconds - before["seconds"]
-        cost = before.get("cost", 0.0) + compile_seconds - before["compile_seconds"]
-        if step <= before["step"]:
-            strikes, last = before["without_progress"] + 1, "the last one saved no new checkpoint"
+    previous = _read(path)
+    strikes, description = 0, ""
+    if previous is not None and previous["job"] == job and restart > previous["restart"]:
+        gained = seconds - previous["seconds"]
+        cost = previous.get("cost", 0.0) + compile_seconds - previous["compile_seconds"]
+        if step <= previous["step"]:
+            strikes, description = previous["without_progress"] + 1, "the last one saved no new checkpoint"
         elif gained < cost:
-            strikes = before["without_progress"] + 1
-            last = f"the last one trained {gained:.1f} s, to step {step}, after {cost:.1f} s of starting"
+            strikes = previous["without_progress"] + 1
+            description = (
+                f"the last one trained {gained:.1f} s, to step {step}, after {cost:.1f} s of starting"
+            )
     folder.mkdir(parents=True, exist_ok=True)
-    now: RestartRecord = {
+    record: RestartRecord = {
         "job": job,
         "restart": restart,
         "step": step,
@@ -79,25 +81,25 @@ def check_progress(folder: Path, step: int, seconds: float = 0.0, compile_second
         "compile_seconds": compile_seconds,
         "without_progress": strikes,
     }
-    write_json(path, now)
+    write_json(path, record)
     if strikes >= MOST:
         raise RunError(
             f"{folder}: job {job} restarted {strikes} times without a new checkpoint, or with less training "
-            f"than a restart costs ({last}; it stands at step {step}). See its output for why it stops, give "
-            "it more time (CLUSTER_TIME, or --time of sbatch), and submit it again"
+            f"than a restart costs ({description}; it stands at step {step}). See its output for why it "
+            "stops, give it more time (CLUSTER_TIME, or --time of sbatch), and submit it again"
         )
 
 
 def note_cost(folder: Path) -> None:
-    """Add to ``restarts.json`` what it took to get to the first step."""
+    """Add to ``restarts.json`` the seconds from the start to the first step."""
     if _begun is None or "SLURM_JOB_ID" not in os.environ:
         return
-    if (now := _read(folder / NAME)) is not None:
-        write_json(folder / NAME, {**now, "cost": time.monotonic() - _begun})
+    if (record := _read(folder / NAME)) is not None:
+        write_json(folder / NAME, {**record, "cost": time.monotonic() - _begun})
 
 
 def _read(path: Path) -> RestartRecord | None:
-    """Return the record; None where there is none, or it is damaged: restarts are then counted anew."""
+    """Return the record; None if it is missing or damaged, so that the count is reset."""
     try:
         return read_json(path, RestartRecord)
     except RunError:

@@ -1,7 +1,7 @@
 """One writer for each run folder: a lock file that names its holder and shows that it lives.
 
-The file is made with O_EXCL. It is stale where its process is gone from this
-machine or its SLURM job has ended, or where nothing has touched it for five minutes: then it is taken over.
+The file is created with O_EXCL. It is stale where its process is gone from this
+machine or its SLURM job has ended, or if it was not touched for five minutes: then it is taken over.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ ALIVE = ("RUNNING", "COMPLETING", "SUSPENDED")
 
 
 class RunLock:
-    """Held while a run is written; ``with RunLock(folder):``.
+    """Lock to hold while a run is written; ``with RunLock(folder):``.
 
     Raises on entry:
         LockedError: another process holds it; the message names it.
@@ -52,9 +52,9 @@ class RunLock:
             self.folder.mkdir(parents=True, exist_ok=True)
             with _guard(self.folder):
                 if not self._make():
-                    found = _read(self.path)
-                    if not self._stale(found):
-                        raise LockedError(_describe(self.folder, found))
+                    holder = _read(self.path)
+                    if not self._stale(holder):
+                        raise LockedError(_describe(self.folder, holder))
                     self.path.unlink(missing_ok=True)
                     if not self._make():
                         raise LockedError(_describe(self.folder, _read(self.path)))
@@ -73,16 +73,16 @@ class RunLock:
             if self.held:
                 self.path.unlink()
             for empty in self._made:
-                empty.rmdir()  # a run that was refused leaves nothing behind
+                empty.rmdir()  # a rejected run leaves no folders
 
     @property
     def held(self) -> bool:
-        """False if another process has taken it over, which happens where this one stood still too long."""
-        found = _read(self.path)
-        return found is not None and found.get("token") == self.holder["token"]
+        """False if another process has taken it over, which happens if this one was suspended for long."""
+        holder = _read(self.path)
+        return holder is not None and holder.get("token") == self.holder["token"]
 
     def check(self) -> None:
-        """Raises LockedError if the lock was lost: nothing may be written any more."""
+        """Raises LockedError if the lock was lost, so that further writes are not allowed."""
         if not self.held:
             raise LockedError(f"{_describe(self.folder, _read(self.path))}. This one stood still and stops")
 
@@ -101,22 +101,24 @@ class RunLock:
                 if self.held:
                     os.utime(self.path)
 
-    def _stale(self, found: dict[str, Any] | None) -> bool:
-        here = self.holder
-        if found is not None and all(found.get(k) == here[k] for k in ("host", "boot", "namespace")):
-            return _started(found["pid"]) != found.get("started")
-        if found is not None and found.get("job"):
-            same = found["job"] == here["job"]
-            if (same and found.get("restarts") != here["restarts"]) or (not same and _ended(found["job"])):
+    def _stale(self, holder: dict[str, Any] | None) -> bool:
+        own_holder = self.holder
+        if holder is not None and all(holder.get(k) == own_holder[k] for k in ("host", "boot", "namespace")):
+            return _started(holder["pid"]) != holder.get("started")
+        if holder is not None and holder.get("job"):
+            same_job = holder["job"] == own_holder["job"]
+            if (same_job and holder.get("restarts") != own_holder["restarts"]) or (
+                not same_job and _ended(holder["job"])
+            ):
                 return True
         age = self._age()
         return self._untouched() if age < -STALE else age > STALE
 
     def _untouched(self) -> bool:
         """Return True if a lock dated in the future is not touched for one and a half heartbeats."""
-        before = self._age() - time.monotonic()
+        start = self._age() - time.monotonic()
         time.sleep(1.5 * HEARTBEAT)
-        return abs(self._age() - time.monotonic() - before) < HEARTBEAT / 2
+        return abs(self._age() - time.monotonic() - start) < HEARTBEAT / 2
 
     def _age(self) -> float:
         """Seconds since the last touch, by the clock of the file system: those of two machines may differ."""
@@ -131,23 +133,23 @@ class RunLock:
 
 
 def writer(folder: Path) -> str | None:
-    """Who writes a run now, as "process 7 on host"; None for nobody. Touches nothing.
+    """The current writer of a run, as "process 7 on host"; None if there is none. Does not touch the lock.
 
-    Of a process on another machine the last touch tells, by the clock of this one.
+    A process on another machine is alive if its last touch is recent by the local clock.
     """
     path = folder / NAME
-    found = _read(path)
-    if found is None:
+    holder = _read(path)
+    if holder is None:
         return None
-    here = _self()
-    if all(found.get(k) == here[k] for k in ("host", "boot", "namespace")):
-        alive = _started(found["pid"]) == found.get("started")
+    own_holder = _self()
+    if all(holder.get(k) == own_holder[k] for k in ("host", "boot", "namespace")):
+        alive = _started(holder["pid"]) == holder.get("started")
     else:
         try:
             alive = abs(time.time() - path.stat().st_mtime) < STALE
         except OSError:
             return None
-    return f"process {found['pid']} on {found['host']}" if alive else None
+    return f"process {holder['pid']} on {holder['host']}" if alive else None
 
 
 @contextmanager
@@ -162,7 +164,7 @@ def _guard(folder: Path) -> Iterator[None]:
             except BlockingIOError:
                 time.sleep(0.1)
             except OSError:
-                break  # no such locks on this file system: O_EXCL alone decides
+                break  # no such locks on this file system: O_EXCL decides
         yield
     finally:
         os.close(descriptor)
@@ -181,20 +183,20 @@ def _self() -> dict[str, Any]:
 
 
 def _ended(job: str) -> bool:
-    """True where SLURM says that a job has ended; False where it runs, or where there is no telling."""
+    """True if SLURM reports that a job has ended; False if it runs, or its state is unknown."""
     command = ["squeue", "--noheader", f"--jobs={job}", "--format=%A %T"]
     try:
-        asked = subprocess.run(command, capture_output=True, text=True, timeout=10)
+        result = subprocess.run(command, capture_output=True, text=True, timeout=10)
     except (OSError, subprocess.TimeoutExpired):
         return False
-    if asked.returncode != 0:
-        return "invalid job id" in asked.stderr.lower()  # SLURM forgets a job some minutes after its end
-    lines = [line.split() for line in asked.stdout.splitlines() if line.strip()]
+    if result.returncode != 0:
+        return "invalid job id" in result.stderr.lower()  # SLURM forgets a job some minutes after its end
+    lines = [line.split() for line in result.stdout.splitlines() if line.strip()]
     return not any(line[0] == job and line[1] in ALIVE for line in lines)
 
 
 def _started(pid: int) -> str | None:
-    """When a process of this machine began, in ticks; None if it is gone. Numbers of processes come again."""
+    """When a process of this machine began, in ticks; None if it is gone. Process ids are reused."""
     stat = _text(Path(f"/proc/{pid}/stat"))
     if stat is not None:
         state, *fields = stat.rpartition(")")[2].split()
@@ -209,25 +211,27 @@ def _started(pid: int) -> str | None:
 
 
 def _read(path: Path) -> dict[str, Any] | None:
-    """The holder; None where the file is gone, or not yet written in full."""
+    """The holder; None if the file is gone, or not yet completely written."""
     try:
-        found = json.loads(path.read_text())
+        holder = json.loads(path.read_text())
     except (OSError, ValueError, RecursionError):
         return None
-    # By hand: this is read while others wait for the guard, and importing pydantic takes long.
-    if not isinstance(found, dict) or not isinstance(found.get("pid"), int):
+    # Without pydantic, which is slow to import: other processes wait for the guard meanwhile.
+    if not isinstance(holder, dict) or not isinstance(holder.get("pid"), int):
         return None
-    known = all(isinstance(found.get(key), str) for key in ("token", "host"))
-    others = all(isinstance(found.get(key), str | None) for key in ("started", "boot", "job", "restarts"))
-    return found if known and others else None
+    required_valid = all(isinstance(holder.get(key), str) for key in ("token", "host"))
+    optional_valid = all(
+        isinstance(holder.get(key), str | None) for key in ("started", "boot", "job", "restarts")
+    )
+    return holder if required_valid and optional_valid else None
 
 
-def _describe(folder: Path, found: dict[str, Any] | None) -> str:
-    if found is None:
+def _describe(folder: Path, holder: dict[str, Any] | None) -> str:
+    if holder is None:
         return f"{folder}: another process is beginning this run"
-    job = f", SLURM job {found['job']}" if found.get("job") else ""
-    again = f" restart {found['restarts']}" if found.get("restarts") else ""
-    return f"{folder}: this run is being written by process {found['pid']} on {found['host']}{job}{again}"
+    job = f", SLURM job {holder['job']}" if holder.get("job") else ""
+    restart = f" restart {holder['restarts']}" if holder.get("restarts") else ""
+    return f"{folder}: this run is being written by process {holder['pid']} on {holder['host']}{job}{restart}"
 
 
 def _text(path: Path) -> str | None:

@@ -21,7 +21,7 @@ class RunStatus(StrEnum):
     """It has not begun: its configuration, its size or its data cannot be (exit code 2 or 3). Issued again,
     it is run if the reason is gone."""
     PREEMPTED = "preempted"
-    """It was asked to stop, and saved itself. Issued again, it continues."""
+    """It was told to stop, and has saved. The same command continues it."""
     INCOMPLETE = "incomplete"
     """In no record: it has begun and has no result. A process writes it, or it was killed: then, issued
     again, it continues from its last checkpoint."""
@@ -30,4 +30,4 @@ class RunStatus(StrEnum):
 
 
 FINAL = (RunStatus.COMPLETE, RunStatus.DIVERGED, RunStatus.OOM)
-"""Running again would only repeat these; the others are run again."""
+"""Results that a new run would only repeat; runs with any other status are run again."""

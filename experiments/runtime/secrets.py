@@ -24,15 +24,15 @@ _TOKEN_NAME = re.compile(_TOKEN, re.IGNORECASE)
 _ENVIRONMENT_NAME = re.compile(
     rf"{_SECRET}|{_TOKEN}|(?:^|_)(?:key|keys|key_id|pat|pass|pwd|auth|creds?|dsn)(?:$|_)", re.IGNORECASE
 )
-"""Names of environment variables whose values are secrets: there, a key is nothing else."""
+"""Names of environment variables with secret values; here ``key`` always means a secret."""
 _NO_SECRETS = ("PWD", "OLDPWD")
 SHORTEST = 8
-"""Characters of the shortest value of a variable that is looked for: shorter ones are words of other text."""
+"""Least length of a searched value of a variable: shorter ones also occur in other text."""
 _HASH_NAME = re.compile(
     r"(?:^|[_.-])(?:commit|revision|sha|hash|digest|fingerprint)(?:$|[_.-])", re.IGNORECASE
 )
 _OVERRIDE = re.compile(r"([\w.@/+~-]+)=(.*)", re.DOTALL)
-# Possessive (``++``), so that long text takes linear time. In words of a sweep, Hydra writes "\\=" for "=".
+# Possessive (``++``), so that long text takes linear time. In sweeps, Hydra writes "\\=" for "=".
 _ASSIGNMENT = re.compile(
     rf"""(?<![\w.-])(?=[\w.-]*?(?:{_SECRET}|{_TOKEN}))([\w.-]++)"""
     r"""(["']?\s*\\?[=:]\s*)("[^"]*"|'[^']*'|[^\s,;&}\]]+)""",
@@ -59,7 +59,7 @@ _SHAPES = (
     r"eyJ[\w-]{8,}\.eyJ[\w-]{8,}(?:\.[\w-]+)?",  # JSON web tokens
     r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)",
 )
-"""Shapes of tokens whose makers gave them a prefix to be found by, as scanners of secrets list them."""
+"""Patterns of tokens with a known prefix, as listed by secret scanners."""
 _KNOWN_KEY = re.compile(rf"(?<![\w-])(?:{'|'.join(_SHAPES)})", re.DOTALL)
 _HEX_KEY = re.compile(r"(?:(?<![\w.-])([\w.-]++)=)?(?<![\w/@])[0-9a-fA-F]{40}(?!\w)")
 
@@ -77,7 +77,7 @@ def redact(tree: Any, name: str = "") -> Any:
 
     Args:
         tree: mappings and sequences of anything; they become plain dicts and lists.
-        name: the dotted name that ``tree`` stands under.
+        name: the dotted name of ``tree``.
     """
     return _redact(tree, name, _secret_values())
 
@@ -125,7 +125,7 @@ def _without(values: re.Pattern[str], text: str) -> str:
 
 
 def refuse_secret(key: str, value: str) -> None:
-    """Raise ConfigError if a value that names a file or a folder looks like a secret: others can read it."""
+    """Raise ConfigError if the name of a file or a folder, visible to other users, looks like a secret."""
     if redact(value) != value:
         raise ConfigError(
             f"{key} looks like a secret, and names a file that others can see: choose another name"

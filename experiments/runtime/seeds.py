@@ -1,8 +1,8 @@
-"""Seeds of a run: every random number follows from ``seed`` by one of the functions here.
+"""Seeds of a run: every random draw follows from ``seed`` by one of the functions here.
 
 Each function hashes the seed of the run together with a purpose and a position (a step, an epoch, an
-example), so that no generator carries state from one step to the next: a resumed run draws what an
-uninterrupted one does, and two purposes never share random numbers.
+example), so that no generator has state between steps: a resumed run draws the same values as an
+uninterrupted one, and two purposes never share random streams.
 
 Evaluations do not depend on the seed of the run: every run is scored on the same examples and masks.
 """
@@ -20,9 +20,9 @@ def stream(*parts: int | str) -> int:
     """Return a 64-bit key from integers and names, for example ``stream(seed, "train", "windows")``."""
     key = 0
     for part in parts:
-        number = zlib.crc32(part.encode()) if isinstance(part, str) else part & MASK_64
-        x = ((key + GAMMA) & MASK_64) ^ number
-        # The finaliser of SplitMix64 in Python integers: for one number ten times as fast as in NumPy.
+        word = zlib.crc32(part.encode()) if isinstance(part, str) else part & MASK_64
+        x = ((key + GAMMA) & MASK_64) ^ word
+        # The finaliser of SplitMix64 in Python integers: for one value ten times as fast as in NumPy.
         x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & MASK_64
         x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & MASK_64
         key = x ^ (x >> 31)
@@ -30,7 +30,7 @@ def stream(*parts: int | str) -> int:
 
 
 def torch_seed(*parts: int | str) -> int:
-    """Return a seed for ``torch.Generator.manual_seed``, which takes 63 bits."""
+    """Return a seed for ``torch.Generator.manual_seed``, which accepts 63 bits."""
     return stream(*parts) >> 1
 
 
@@ -48,9 +48,9 @@ def data_order_key(seed: int, epoch: int) -> int:
 
 
 def objective_noise_seed(seed: int, step: int) -> int:
-    """Return the seed of what an objective draws for the batch of a step: masks, spans, noise levels.
+    """Return the seed of the objective's draws for the batch of a step: masks, spans, noise levels.
 
-    ``experiments.training.trainer`` draws for the whole batch at once, so micro-batches do not change it.
+    ``experiments.training.trainer`` draws for the full batch at once, so micro-batches do not change it.
     """
     return torch_seed(seed, "noise", step)
 
@@ -58,9 +58,8 @@ def objective_noise_seed(seed: int, step: int) -> int:
 def dropout_seed(seed: int, step: int, data_rank: int) -> int:
     """Return the seed of a step's dropout in the process with this part of the batch.
 
-    ``experiments.training.trainer`` sets it before each step. The process with the first part draws what a
-    process that trains alone does.
-    """
+    ``experiments.training.trainer`` sets it before each step. The process with the first part draws the same
+    as a single process."""
     part = (data_rank,) if data_rank else ()
     return torch_seed(seed, "dropout", step, *part)
 

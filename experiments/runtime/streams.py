@@ -1,6 +1,6 @@
-"""Standard output and error without secrets, and whose reader may go away.
+"""Standard output and error that redact secrets and ignore closed pipes.
 
-Whichever part of the program writes to them: a command's own lines, a library's, a traceback.
+This applies to all output: messages of commands and libraries, and tracebacks.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class _Guarded:
             text = without_known_secrets(text)
             if self._stream.isatty():
                 pieces = _STYLE.split(text)
-                text = "".join(each if _STYLE.fullmatch(each) else printable(each) for each in pieces)
+                text = "".join(piece if _STYLE.fullmatch(piece) else printable(piece) for piece in pieces)
             self._stream.write(text)
         except BrokenPipeError:
             self._lose()

@@ -1,6 +1,6 @@
-"""Signals to a sweep in parallel processes: its workers save their runs and begin no others.
+"""Signals to a sweep in parallel processes: its workers save their runs and begin no further ones.
 
-The process of the sweep only hands a signal on, and waits. If it raised, joblib would kill the workers.
+The process of the sweep only forwards a signal, and waits. If it raised, joblib would kill the workers.
 """
 
 from __future__ import annotations
@@ -18,35 +18,35 @@ _asked: set[int] = set()
 
 
 def hand_signals_on() -> None:
-    """From now on hand signals that ask to stop on to the workers of this process."""
-    for number in filter(is_default, SIGNALS):
-        signal.signal(number, _ask_workers)
+    """From now on forward signals to stop to the workers of this process."""
+    for signal_number in filter(is_default, SIGNALS):
+        signal.signal(signal_number, _ask_workers)
 
 
-def _ask_workers(number: int, frame: object) -> None:
-    _asked.add(number)
+def _ask_workers(signal_number: int, frame: object) -> None:
+    _asked.add(signal_number)
     workers = multiprocessing.active_children()
     for worker in workers:
         with suppress(ProcessLookupError):
             os.kill(worker.pid or 0, signal.SIGTERM)
     if not workers:
-        stop_at_once(number, frame)
+        stop_at_once(signal_number, frame)
 
 
 def asked_to_stop() -> bool:
-    """Return True once a signal has asked to stop, or ``note_stop`` was called."""
+    """Return True after a signal to stop, or ``note_stop`` was called."""
     return bool(_asked)
 
 
-def note_stop(number: int = signal.SIGTERM, frame: object = None) -> None:
+def note_stop(signal_number: int = signal.SIGTERM, frame: object = None) -> None:
     """Begin no further run in this worker."""
-    _asked.add(number)
+    _asked.add(signal_number)
 
 
 def begin_worker(parent: int) -> None:
-    """Set a worker up: a signal between two runs is noted, and without its parent it saves and ends."""
-    for number in filter(is_default, SIGNALS):
-        signal.signal(number, note_stop)
+    """Set a worker up: it records signals between two runs; without its parent it saves and ends."""
+    for signal_number in filter(is_default, SIGNALS):
+        signal.signal(signal_number, note_stop)
     end_with(parent)
 
 

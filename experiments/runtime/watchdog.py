@@ -1,4 +1,4 @@
-"""Ends a process whose training step never ends, and says where it hangs."""
+"""Ends a process with a hanging training step, and reports the stack traces."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SLOW = 10
 
 
 class Watchdog:
-    """Watches the steps of a run from a thread of its own.
+    """Watches the steps of a run from a background thread.
 
     A step that takes longer than both ``limit`` seconds and ten times the median of
     the last hundred ends the process with exit code 1, after the stack of every thread

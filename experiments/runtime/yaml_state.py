@@ -1,4 +1,4 @@
-"""Read YAML of a person or of a run: what is damaged, ambiguous or excessive is refused with its line."""
+"""Read YAML files: damaged, ambiguous or excessive content raises an error with its line."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ DEEPEST = 100
 MOST_REPEATED = 10_000
 """Values that aliases repeat, at most: ten of ten of ten ... would take hours to go through."""
 SURELY_FLAT = 4096
-"""Characters up to which no text is nested so deeply that libyaml ends the process: a level takes one."""
+"""Length below which no text can be nested so deeply that libyaml crashes: a level needs one character."""
 KINDS = ("map", "seq", "str", "int", "float", "bool", "null")
 """The types that a value may have."""
 
 
 class _Loader(yaml.CSafeLoader):
-    """A loader that takes the same text for numbers as OmegaConf does: 1e-3 is one, and a date is text."""
+    """A loader that parses numbers as OmegaConf does: 1e-3 is a number, and a date is text."""
 
     yaml_implicit_resolvers = get_yaml_loader().yaml_implicit_resolvers
     yaml_constructors: ClassVar = {
@@ -77,12 +77,12 @@ def _check_nesting(text: str) -> None:
 def _check_node(
     loader: _Loader, node: yaml.Node, parents: tuple[int, ...], nodes: dict[int, tuple[int, int]]
 ) -> tuple[int, int]:
-    """Return how many values a node holds, those of aliases counted at each, and on how many levels.
+    """Count the values of a node, those of aliases at each use, and its levels.
 
     Args:
         loader: of the node.
         node: to check.
-        parents: that it stands in.
+        parents: the nodes that contain it.
         nodes: the result for each node that was checked before; this one is added.
     """
     if id(node) in parents:
@@ -103,7 +103,7 @@ def _check_node(
 
 
 def _check_keys(loader: _Loader, node: yaml.MappingNode) -> None:
-    """Refuse a mapping that has a key twice, of which a reader of YAML takes the last."""
+    """Raise for a mapping with a duplicate key, of which YAML loaders use the last."""
     keys = set()
     for key_node, _ in node.value:
         if not isinstance(key_node, yaml.ScalarNode) or key_node.tag.endswith(":null"):
@@ -135,15 +135,15 @@ def _in_words(error: yaml.MarkedYAMLError, text: str) -> str:
 
 
 def read_yaml(path: Path, remedy: str = "correct it", error: type[RunError] = ConfigError) -> dict[str, Any]:
-    """Return a YAML file as plain values; an empty one has none.
+    """Return a YAML file as plain values; an empty file has none.
 
     Args:
         path: of the file.
         remedy: what a person can do about a damaged file.
-        error: the class of what is raised.
+        error: the class of the exception.
 
     Raises:
-        RunError: the file is missing, unreadable, no mapping, or refused by ``parse_yaml``.
+        RunError: the file is missing, unreadable, not a mapping, or rejected by ``parse_yaml``.
     """
     try:
         values = parse_yaml(path.read_text(encoding="utf-8-sig"))  # a byte-order mark is no text
