@@ -6,7 +6,7 @@
     archbench generate run=FOLDER 'messages=[{role: user, content: Hello}]'
     archbench generate run=FOLDER prompt='def ____(x):' blank=_ filling.method=first_hitting
 
-A single text is printed as it is generated, several when all are done.
+A single text is printed as it is generated, multiple texts when all are done.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ from experiments.runtime.errors import ConfigError
 from experiments.runtime.precision import inference
 
 REPLACEMENT = "\ufffd"
-"""Stands for bytes that are no character, or not yet."""
+"""Replaces bytes that are not a complete character."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,12 +63,12 @@ class GenerateConfig:
     run: str
     """Folder of a run, of one of its checkpoints (``RUN/checkpoints/step-N``), or of Hugging Face."""
     max_tokens: int | None = None
-    """Most tokens generated for each prompt; null for the folder's own limit, or 200, or as many as there are
+    """Most tokens generated for each prompt; null for the folder's limit, or 200, or as many as there are
     positions for."""
     num_samples: int = 1
     """Texts for each prompt."""
     seed: int = 0
-    """Every sample draws from a stream of its own under this seed."""
+    """Seed of the samples, each with a separate random stream."""
     stop: list[str] = field(default_factory=lambda: ["eos"])
     """``eos``, names of special tokens, or pieces of text."""
     sampling: SamplingOverrides = field(default_factory=SamplingOverrides)
@@ -76,7 +76,7 @@ class GenerateConfig:
     filling: UnmaskingOverrides = field(default_factory=UnmaskingOverrides)
     """Changes to unmasking, for models that fill in masked positions."""
     blank: str | None = None
-    """Text of the prompt that stands for one missing token each time; these are filled in, and nothing is
+    """Text in the prompt that marks one missing token each time; these are filled in, and no text is
     added at the end. Null continues the prompt."""
     beam: BeamOverrides = field(default_factory=BeamOverrides)
     """Beam search, used instead of sampling where there is more than one beam."""
@@ -113,11 +113,11 @@ def generate(cfg: DictConfig) -> None:
             texts = search_texts(request)
         else:
             texts = sample_texts(request, printer if single else None)
-    for number, text in enumerate(texts, start=1):
+    for index, text in enumerate(texts, start=1):
         if single:
             printer.finish(text)
         else:
-            print(f"--- {number} of {len(texts)} ---\n{text}")
+            print(f"--- {index} of {len(texts)} ---\n{text}")
 
 
 def _request(saved: LoadedModel, config: GenerateConfig, texts: list[str], messages: Any) -> Request:
@@ -139,9 +139,9 @@ def _request(saved: LoadedModel, config: GenerateConfig, texts: list[str], messa
     limit = config.max_tokens or settings.most_tokens(longest, saved.objective.continues)
     framed = saved.objective.complete_prompts or isinstance(saved.objective, UnmaskingObjective)
     begun = longest if framed else longest + 1
-    room = tokens_with_positions(saved, begun if saved.objective.continues else 1)
-    if config.max_tokens is None and room is not None:
-        limit = max(min(limit, room), 1)
+    free_positions = tokens_with_positions(saved, begun if saved.objective.continues else 1)
+    if config.max_tokens is None and free_positions is not None:
+        limit = max(min(limit, free_positions), 1)
     return Request(
         saved=saved,
         prompts=prompts,
@@ -170,11 +170,11 @@ def _fill_in(saved: LoadedModel, config: GenerateConfig, texts: list[str]) -> No
         raise ConfigError(f"blank={config.blank!r}: {saved.description} fills in no blanks")
     mask, rows = saved.task.vocabulary.mask, []
     for text in texts:
-        first, *others = [saved.tokenizer.encode(piece) for piece in text.split(config.blank)]
-        row = [*first, *(token for piece in others for token in (mask, *piece))]
+        prefix, *others = [saved.tokenizer.encode(piece) for piece in text.split(config.blank)]
+        row = [*prefix, *(token for piece in others for token in (mask, *piece))]
         rows += [row] * config.num_samples
     with inference(saved.model, torch_device(config.device.name), config.device.precision):
-        found = saved.objective.infill(
+        completions = saved.objective.infill(
             saved.model,
             rows,
             generators=[
@@ -182,9 +182,9 @@ def _fill_in(saved: LoadedModel, config: GenerateConfig, texts: list[str]) -> No
             ],
             sampling=config.sampling.apply(GenerationSettings()),
         )
-    for number, tokens in enumerate(found, start=1):
+    for index, tokens in enumerate(completions, start=1):
         text = saved.tokenizer.decode(tokens)
-        print(text if len(found) == 1 else f"--- {number} of {len(found)} ---\n{text}")
+        print(text if len(completions) == 1 else f"--- {index} of {len(completions)} ---\n{text}")
 
 
 class Printer:
@@ -200,7 +200,7 @@ class Printer:
         self._show(self._request.as_text(self._request.prompts[0], self._generated).rstrip(REPLACEMENT))
 
     def finish(self, text: str) -> None:
-        """Prints what is left of the whole text."""
+        """Print the rest of the text."""
         self._show(text)
         print()
 
