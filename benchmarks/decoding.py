@@ -113,9 +113,9 @@ def generation(family: str, batch: int, args: argparse.Namespace) -> dict[str, A
                 f"{family}: {matches.float().mean():.1%} of the tokens are those of transformers"
             )
         times = take_turns([ours, theirs], args.rounds)
-    times_ = compare(*times)
-    per_token = {"ms_per_token": 1000 * times_["seconds"] / args.tokens}
-    return {"family": family, "batch_size": batch, **times_, **per_token}
+    ratios = compare(*times)
+    per_token = {"ms_per_token": 1000 * ratios["seconds"] / args.tokens}
+    return {"family": family, "batch_size": batch, **ratios, **per_token}
 
 
 def without_cache(context: int, rounds: int) -> dict[str, Any]:

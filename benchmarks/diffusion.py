@@ -70,7 +70,7 @@ def sample(run: Path, judge: Path, args: argparse.Namespace, method: str, steps:
             f"output={folder}",
         )
         with (Path(folder) / "quality.csv").open(encoding="utf-8") as file:
-            row = next(row_ for row_ in csv.DictReader(file) if row_["text"] == "samples")
+            row = next(entry for entry in csv.DictReader(file) if entry["text"] == "samples")
     names = ("tokens_per_second", "passes", "bits_per_byte", "entropy")
     return {name: float(row[name]) for name in names}
 

@@ -46,7 +46,7 @@ def main() -> None:
         write(args.output, results)
         print(table(part, results["parts"][part]) + "\n", flush=True)
     print(f"written to {args.output}")
-    if failed := [name for name, part_ in results["parts"].items() if part_["error"]]:
+    if failed := [name for name, measured_part in results["parts"].items() if measured_part["error"]]:
         sys.exit(f"gpu.sh: not whole: {', '.join(failed)}")
 
 

@@ -73,10 +73,10 @@ def templates(folder: Path) -> Iterator[tuple[str, str, str]]:
 def write_study(root: Path, runs: int) -> None:
     """A study of complete runs: ``SEEDS`` seeds of each backbone at as many learning rates as needed."""
     with tempfile.TemporaryDirectory() as folder:
-        templates_ = list(templates(Path(folder)))
+        run_templates = list(templates(Path(folder)))
     for index in range(runs):
         point, seed = divmod(index, SEEDS)
-        rate, (backbone, config, record) = 0.001 + point * 1e-5, templates_[point % len(templates_)]
+        rate, (backbone, config, record) = 0.001 + point * 1e-5, run_templates[point % len(run_templates)]
         cell = f"{backbone}-text-nano"
         run = root / f"{cell}-{point:08x}" / f"s{seed}"
         run.mkdir(parents=True)
@@ -177,7 +177,7 @@ def main() -> None:
         f"of {size / 2**20:.0f} MiB. Seconds, {args.repeats} times each."
     )
     lines = [
-        [state, name, *(spread(seconds_) for seconds_ in zip(*times, strict=True))]
+        [state, name, *(spread(clock_times) for clock_times in zip(*times, strict=True))]
         for (state, name), times in times_of.items()
     ]
     page.say(as_markdown(("folders", "loaded", "by the clock", "of the processor"), lines))

@@ -100,7 +100,7 @@ def measure(
         *(Trained(checkout, backbone, task, overrides) for checkout in other_checkouts),
     ]
     try:
-        (tokens,) = {trained_.read()["tokens"] for trained_ in trained}  # type: ignore[index]  # the same for all
+        (tokens,) = {worker.read()["tokens"] for worker in trained}  # type: ignore[index]  # the same for all
         seconds_of: list[Seconds] = [[] for _ in trained]
         for turn in range(WARM + steps):
             for offset in range(len(trained)):
@@ -109,9 +109,9 @@ def measure(
                 if turn >= WARM:
                     seconds_of[index].append(seconds)
     finally:
-        for trained_ in trained:
-            trained_.process.kill()
-            trained_.process.communicate()
+        for worker in trained:
+            worker.process.kill()
+            worker.process.communicate()
     return tokens, seconds_of
 
 

@@ -102,12 +102,14 @@ def spent(events: Sequence[Any]) -> Spent:
         phase = chain[-1].name
         if phase not in PHASES:
             continue
-        names = [_plain(event_) for event_ in chain]
+        names = [_plain(caller_event) for caller_event in chain]
         origin = next(
             (forward[e.sequence_nr] for e in chain if _is_node(e) and e.sequence_nr in forward), None
         )
         if origin is not None:
-            names[-1:-1] = [_plain(event_) for event_ in callers(origin) if event_.name not in PHASES]
+            names[-1:-1] = [
+                _plain(caller_event) for caller_event in callers(origin) if caller_event.name not in PHASES
+            ]
         kind = kind_of(names)
         phases = result.kinds.setdefault(kind, {})
         phases[phase] = phases.get(phase, 0.0) + event.self_cpu_time_total

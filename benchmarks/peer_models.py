@@ -219,12 +219,12 @@ EXTRA: dict[str, tuple[str, Callable[[Shape], list[Peer]]]] = {
 
 
 @torch.no_grad()
-def check_equal(family: str, our_peer_: Peer, peer: Peer, shape: Shape) -> None:
+def check_equal(family: str, our_side: Peer, peer: Peer, shape: Shape) -> None:
     """Raise ValueError if the two models are not equal."""
     tokens_BT = torch.randint(shape.vocab_size, (2, min(shape.length, 32)))
-    for model in (our_peer_, peer):
+    for model in (our_side, peer):
         model.module.eval()
-    a, b = our_peer_.logits(tokens_BT), peer.logits(tokens_BT)
+    a, b = our_side.logits(tokens_BT), peer.logits(tokens_BT)
     off = ((a - b).abs().max() / b.abs().max()).item()
     if not off < TOLERANCE:
         raise ValueError(f"{family}: our logits differ from those of {peer.name} by {off:.1e} of the largest")

@@ -139,19 +139,19 @@ def cells(args: argparse.Namespace) -> Iterator[tuple[str, Shape, str]]:
         yield family, shape, precision
 
 
-def line(row_: dict[str, Any]) -> list[str]:
-    low, high = (1000 * x for x in row_["seconds_quartiles"])
+def line(measured_row: dict[str, Any]) -> list[str]:
+    low, high = (1000 * x for x in measured_row["seconds_quartiles"])
     ratios = [
         f"{peer['ratio']:.2f} ({peer['ratio_quartiles'][0]:.2f} to {peer['ratio_quartiles'][1]:.2f}) {name}"
         + (f" in {peer['compile_seconds']:.0f} s" if "compile_seconds" in peer else "")
-        for name, peer in row_["peers"].items()
+        for name, peer in measured_row["peers"].items()
     ]
     names = ("family", "d_model", "length", "vocab_size", "precision")
-    milliseconds = f"{1000 * row_['seconds']:.1f} ({low:.1f} to {high:.1f})"
+    milliseconds = f"{1000 * measured_row['seconds']:.1f} ({low:.1f} to {high:.1f})"
     return [
-        *(str(row_[name]) for name in names),
+        *(str(measured_row[name]) for name in names),
         milliseconds,
-        f"{row_['matmul_share']:.0%}",
+        f"{measured_row['matmul_share']:.0%}",
         "; ".join(ratios),
     ]
 
@@ -175,7 +175,7 @@ def main() -> None:
         page.note("training", rows)
         print(*line(rows[-1]), flush=True)
     columns = ("family", "d_model", "T", "vocabulary", "precision", "ms", "of matmul", "times as fast as")
-    page.say(as_markdown(columns, [line(row_) for row_ in rows]))
+    page.say(as_markdown(columns, [line(measured_row) for measured_row in rows]))
 
 
 def parse() -> argparse.Namespace:

@@ -130,13 +130,13 @@ class Checkpoint(ABC):
 
 def families() -> list[type[Checkpoint]]:
     """Return the families of this package, in the order of their modules."""
-    families_: list[type[Checkpoint]] = []
+    checkpoint_classes: list[type[Checkpoint]] = []
     for module in pkgutil.walk_packages([str(Path(__file__).parent)], f"{__package__}."):
         for value in vars(importlib.import_module(module.name)).values():
             is_defined_here = isinstance(value, type) and value.__module__ == module.name
             if is_defined_here and issubclass(value, Checkpoint) and "model_types" in vars(value):
-                families_.append(value)
-    return families_
+                checkpoint_classes.append(value)
+    return checkpoint_classes
 
 
 def supported_value(hf: HFConfig, key: str, *allowed: Any, default: Any = None) -> Any:

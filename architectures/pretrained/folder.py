@@ -251,6 +251,6 @@ def _read(rule: Rule, tensor: Tensor, model: Backbone, dtype: torch.dtype, tie_k
         new = (
             nn.Parameter(value, not isinstance(rule, FixedRow)) if isinstance(shared, nn.Parameter) else value
         )
-        for alias in (name_ for name_, held in parameters.items() if held is shared):
+        for alias in (tied_name for tied_name, held in parameters.items() if held is shared):
             module, _, leaf = alias.rpartition(".")
             setattr(model.get_submodule(module), leaf, new)

@@ -138,9 +138,9 @@ def measure(
     device = next(model.parameters()).device
     slices = TokenSlices(task) if by_slice and isinstance(task, Text) else None
 
-    def score(begin_: int, end: int) -> list[Score]:
-        scores_ = []
-        for start in range(begin_, end, batch_size):
+    def score(lowest: int, end: int) -> list[Score]:
+        batch_scores = []
+        for start in range(lowest, end, batch_size):
             before_batch()
             stop = min(start + batch_size, end)
             batch = task.batch(split, EVALUATION_SEED, start, stop - start)
@@ -150,8 +150,8 @@ def measure(
             if slices is not None and result.by_token is not None:
                 texts = slices.task.window_texts(split, EVALUATION_SEED, start, stop - start)
                 sums_BK = slices.sums(batch, result.by_token, texts)
-            scores_.append(replace(result, cluster_B=batch.cluster_B, by_token=None, slices_BK=sums_BK))
-        return scores_
+            batch_scores.append(replace(result, cluster_B=batch.cluster_B, by_token=None, slices_BK=sums_BK))
+        return batch_scores
 
     with inference(model, device, precision):
         scores = shard.map_examples(model, score, 0, total)

@@ -108,14 +108,14 @@ class TokenSlices:
     def totals(self, sums_NK: NDArray[np.float64], cluster_N: NDArray[np.float64]) -> list[SliceTotals]:
         """Return the totals of each slice that is not empty."""
         names = [(grouping.by, name) for grouping in self.groupings for name in grouping.names]
-        totals_ = []
+        slice_totals = []
         for (by, name), (nats_N, tokens_N, bytes_N) in zip(
             names, sums_NK.T.reshape(len(names), SUMS, -1), strict=True
         ):
             if not (nats_N.any() or tokens_N.any() or bytes_N.any()):
                 continue
             bits_N = nats_to_bits(nats_N)
-            totals_.append(
+            slice_totals.append(
                 SliceTotals(
                     by=by,
                     name=name,
@@ -128,7 +128,7 @@ class TokenSlices:
                     ],
                 )
             )
-        return totals_
+        return slice_totals
 
 
 def longest_repeats(tokens_BT: Tensor, most: int) -> Tensor:

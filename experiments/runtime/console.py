@@ -40,11 +40,11 @@ def count(value: float) -> str:
     return f"{value + 0.0:g}"  # without the sign of -0.0
 
 
-def plural(count_: float, noun: str) -> str:
+def plural(quantity: float, noun: str) -> str:
     """Return a count with its noun, as in 1 run, 2 runs, 1,024 tokens, 3 passages of 8 tokens."""
     head, space, rest = noun.partition(" of ")
-    ending = "" if count_ == 1 else "es" if head.endswith(("s", "x", "ch", "sh")) else "s"
-    return f"{count_:,.0f} {head}{ending}{space}{rest}"
+    ending = "" if quantity == 1 else "es" if head.endswith(("s", "x", "ch", "sh")) else "s"
+    return f"{quantity:,.0f} {head}{ending}{space}{rest}"
 
 
 def plus_minus(error: float | str | None, digits: int = 4) -> str:

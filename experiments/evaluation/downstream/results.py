@@ -204,15 +204,15 @@ def print_table(rows: Sequence[Row]) -> None:
 
 
 def table(rows: Sequence[Row]) -> rich.table.Table:
-    table_ = rich.table.Table(box=rich.box.SIMPLE)
-    table_.add_column("task", overflow="fold")
-    table_.add_column("metric", overflow="fold")
+    grid = rich.table.Table(box=rich.box.SIMPLE)
+    grid.add_column("task", overflow="fold")
+    grid.add_column("metric", overflow="fold")
     for name in ("value", "n", "class", "nats ±", "shots", "cut", "version"):
-        table_.add_column(name, justify="left" if name == "class" else "right", no_wrap=True)
-    table_.add_column("prompts", no_wrap=True)
+        grid.add_column(name, justify="left" if name == "class" else "right", no_wrap=True)
+    grid.add_column("prompts", no_wrap=True)
     for row in rows:
         arrow = {"higher": " ↑", "lower": " ↓", "": ""}[row.direction]
-        table_.add_row(
+        grid.add_row(
             row.task,
             row.metric + ("" if row.filter == "none" else f" ({row.filter})") + arrow,
             f"{row.value:.4f}{plus_minus(row.standard_error)}",
@@ -224,7 +224,7 @@ def table(rows: Sequence[Row]) -> rich.table.Table:
             row.task_version,
             row.prompts[:8],
         )
-    return table_
+    return grid
 
 
 def below(rows: Sequence[Row]) -> list[str]:

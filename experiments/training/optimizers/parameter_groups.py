@@ -33,13 +33,13 @@ def parameter_groups(
         factor = float(getattr(parameter, "learning_rate_factor", 1.0))
         is_apart = apart is not None and id(parameter) in apart
         groups.setdefault((decayed, cap, factor, is_apart), []).append(parameter)
-    parameter_groups_: list[dict[str, object]] = []
+    result: list[dict[str, object]] = []
     indices = itertools.count()
     for (decayed, cap, factor, is_apart), parameters in groups.items():
         by_mesh: dict[object, list[tuple[nn.Parameter, int]]] = {}
         for parameter in parameters:
             by_mesh.setdefault(getattr(parameter, "device_mesh", None), []).append((parameter, next(indices)))
-        parameter_groups_ += [
+        result += [
             {
                 "params": [parameter for parameter, _ in part],
                 "numbers": [indices for _, indices in part],
@@ -49,4 +49,4 @@ def parameter_groups(
             }
             for part in by_mesh.values()
         ]
-    return parameter_groups_
+    return result

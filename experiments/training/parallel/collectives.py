@@ -130,7 +130,7 @@ def run_on_all(function: Callable[[], T], group: dist.ProcessGroup | None = None
         return [function()]
     reply, failure = _attempt(function)
     everything = [json.loads(text) for text in _gather(json.dumps(reply), group)]
-    failed = next((rank_ for rank_, answer in enumerate(everything) if "kind" in answer), None)
+    failed = next((position for position, answer in enumerate(everything) if "kind" in answer), None)
     if failed is not None:
         _value(everything[failed], failure if failed == rank() else None)
     return [answer["value"] for answer in everything]

@@ -36,8 +36,8 @@ def own_parts(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         if is_dtensor(tensor):
             coordinate = tensor.device_mesh.get_coordinate() or [0] * len(tensor.placements)
             replica_indices = [
-                coordinate_
-                for coordinate_, placement in zip(coordinate, tensor.placements, strict=True)
+                position
+                for position, placement in zip(coordinate, tensor.placements, strict=True)
                 if placement.is_replicate()
             ]
             mine = not any(replica_indices)
