@@ -275,7 +275,7 @@ class Backbone(nn.Module, ABC):
         self.max_length = max_length
 
     def forward(self, tokens_BT: Tensor, **other_inputs: Tensor | None) -> Output:
-        """Return the output for ``ModelInputs(tokens_BT=tokens_BT, **others)``, which documents each input.
+        """Return the output for ``ModelInputs(tokens_BT, **other_inputs)``, which documents each input.
 
         Raises:
             ValueError: the model does not accept one of the inputs, or needs one that is missing, or padding

@@ -10,7 +10,7 @@ and without the parts that do not depend on it. The page and the values of a par
 this processor in ``--results`` (default ``benchmarks/results``). The summary (``goals.md``), all goals
 (``goals.csv``, ``goals.json``) and their figure (``goals.svg``) cover every processor with such a folder.
 With ``--parts`` only those are measured; the other parts are read from the folder. ``--parts`` without a name
-measures nothing and prints the summary.
+prints the summary without measuring.
 """
 
 from __future__ import annotations
@@ -214,9 +214,9 @@ def parse() -> argparse.Namespace:
     )
     parser.add_argument("--parts", nargs="*", choices=PARTS, default=list(PARTS))
     sets = ["native", *instruction_sets.INSTRUCTION_SETS]
-    wide = instruction_sets.runs_here("avx512")
+    has_avx512 = instruction_sets.runs_here("avx512")
     parser.add_argument(
-        "--instruction-sets", nargs="+", choices=sets, default=[NATIVE, "avx2"] if wide else [NATIVE]
+        "--instruction-sets", nargs="+", choices=sets, default=[NATIVE, "avx2"] if has_avx512 else [NATIVE]
     )
     parser.add_argument("--results", type=Path, default=HERE / "results")
     args = parser.parse_args()

@@ -1,7 +1,7 @@
 """Decoding in bfloat16: milliseconds for each token, and the bytes it must read.
 
 A token reads every weight once, and the decoding state of every sequence. Two ways: ``Backbone.step``, launch
-by launch, and a step of fixed shapes recorded as a CUDA graph (on a CPU the same step, not recorded), whose
+by launch, and a step of fixed shapes recorded as a CUDA graph (on a CPU the same step, not recorded). Its
 logits are first compared with those of the other.
 
 Shapes: B batch, T length.

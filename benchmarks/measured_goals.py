@@ -12,7 +12,7 @@ OURS_COMPILED = "ours, compiled blocks"
 """Our model with compiled blocks, as ``peer_models`` names it."""
 DENSE = ("decoder", "encoder", "encoder_decoder")
 FAMILIES = (*DENSE, "gpt2", "moe", "mamba2")
-"""Families whose training is compared in both precisions."""
+"""Families with training comparisons in both precisions."""
 LIMITS = {"moe": 1.2, "mamba2": 2.0}
 """Times the fastest peer, where the goal is not 1.1."""
 
@@ -79,20 +79,22 @@ def training_goals(results: dict[str, Any]) -> Iterator[Goal]:
         for family in families:
             for precision in ("fp32", "bf16"):
                 if values := cells(results, part, family, precision, fastest_peer):
-                    what = f"training step, {family}, {precision}: times the fastest peer, not compiled"
+                    description = (
+                        f"training step, {family}, {precision}: times the fastest peer, not compiled"
+                    )
                     limit = LIMITS.get(family, 1.1)
-                    yield Goal(what=what, limit=limit, cells=values, part=part)
+                    yield Goal(what=description, limit=limit, cells=values, part=part)
     for peer, limit in (("transformers", 100.0), ("mambapy", 5.0)):
         value = partial(ratio_to, peer)
         if values := cells(results, "mamba", "mamba", "fp32", value):
-            what = f"training step of Mamba, fp32: times {peer}"
-            yield Goal(what=what, limit=limit, cells=values, part="mamba")
+            description = f"training step of Mamba, fp32: times {peer}"
+            yield Goal(what=description, limit=limit, cells=values, part="mamba")
     for precision, limit in (("fp32", 0.75), ("bf16", 0.65)):
         values = cells(results, "dense", "decoder", precision, lambda row: row["matmul_share"])
         values = {name: value for name, value in values.items() if name.startswith("d_model 512, T 512")}
         if values:
-            what = f"decoder's step, {precision}: fraction of GEMM peak"
-            yield Goal(what=what, limit=limit, percent=True, cells=values, part="dense")
+            description = f"decoder's step, {precision}: fraction of GEMM peak"
+            yield Goal(what=description, limit=limit, percent=True, cells=values, part="dense")
 
 
 def compiled_goals(results: dict[str, Any]) -> Iterator[Goal]:
@@ -100,9 +102,9 @@ def compiled_goals(results: dict[str, Any]) -> Iterator[Goal]:
     for family in FAMILIES:
         for precision in ("fp32", "bf16"):
             if values := cells(results, "compiled", family, precision, fastest_peer):
-                what = f"training step, {family}, {precision}: times the fastest peer, compiled or not"
+                description = f"training step, {family}, {precision}: times the fastest peer, compiled or not"
                 limit = LIMITS.get(family, 1.1)
-                yield Goal(what=what, limit=limit, cells=values, part="compiled")
+                yield Goal(what=description, limit=limit, cells=values, part="compiled")
     values = {
         f"{family}, {precision}": value
         for family in FAMILIES
@@ -110,8 +112,8 @@ def compiled_goals(results: dict[str, Any]) -> Iterator[Goal]:
         for value in cells(results, "compiled", family, precision, blocks_over_plain).values()
     }
     if values:
-        what = "trainer.compile=blocks: times trainer.compile=none"
-        yield Goal(what=what, limit=1.0, cells=values, part="compiled")
+        description = "trainer.compile=blocks: times trainer.compile=none"
+        yield Goal(what=description, limit=1.0, cells=values, part="compiled")
 
 
 def attention_goals(results: dict[str, Any]) -> Iterator[Goal]:
@@ -123,8 +125,10 @@ def attention_goals(results: dict[str, Any]) -> Iterator[Goal]:
             if row["precision"] == precision and row["takes_training"]
         }
         if values:
-            what = f"attention, {precision}, forward and backward, where it runs in C++: times PyTorch's"
-            yield Goal(what=what, limit=1.2, cells=values, part="attention")
+            description = (
+                f"attention, {precision}, forward and backward, where it runs in C++: times PyTorch's"
+            )
+            yield Goal(what=description, limit=1.2, cells=values, part="attention")
 
 
 def kernel_goals(results: dict[str, Any]) -> Iterator[Goal]:
@@ -163,8 +167,8 @@ def cells(
 
 def fastest_peer(row: dict[str, Any]) -> float:
     """Return the speed of ours as a multiple of the fastest model of others that does the same work."""
-    same = {name: peer for name, peer in row["peers"].items() if name != OURS_COMPILED}
-    return min(peer["ratio"] for peer in same.values() if peer["mixed"] or row["precision"] == "fp32")
+    same_work = {name: peer for name, peer in row["peers"].items() if name != OURS_COMPILED}
+    return min(peer["ratio"] for peer in same_work.values() if peer["mixed"] or row["precision"] == "fp32")
 
 
 def blocks_over_plain(row: dict[str, Any]) -> float:
@@ -186,8 +190,8 @@ def decoding_goals(results: dict[str, Any]) -> Iterator[Goal]:
         )
     if part.get("bandwidth", {}).get("share") is not None:
         values = {"1 sequence": part["bandwidth"]["share"]}
-        what = "decoding, 100 million parameters: fraction of memory bandwidth"
-        yield Goal(what=what, limit=0.6, percent=True, cells=values, part="generation")
+        description = "decoding, 100 million parameters: fraction of memory bandwidth"
+        yield Goal(what=description, limit=0.6, percent=True, cells=values, part="generation")
     if "without_cache" in part:
         values = {"1 sequence": part["without_cache"]["ratio"]}
         yield Goal(
@@ -201,25 +205,32 @@ def decoding_goals(results: dict[str, Any]) -> Iterator[Goal]:
 def other_goals(results: dict[str, Any]) -> Iterator[Goal]:
     growth = results.get("growth", {})
     if growth:
-        what = "training cost of state-space models: scaling exponent of the length"
-        yield Goal(what=what, limit=1.05, most=True, cells=growth["exponents"], part="growth")
-        what = "decoding cost of state-space models after 512 to 32,768 tokens: largest deviation"
+        description = "training cost of state-space models: scaling exponent of the length"
+        yield Goal(what=description, limit=1.05, most=True, cells=growth["exponents"], part="growth")
+        description = "decoding cost of state-space models after 512 to 32,768 tokens: largest deviation"
         deviations = growth["deviations"]
-        yield Goal(what=what, limit=0.05, most=True, percent=True, cells=deviations, part="growth")
+        yield Goal(what=description, limit=0.05, most=True, percent=True, cells=deviations, part="growth")
     shares = results.get("harness", {}).get("micro", {}).get("shares", {})
     for name, limit in (("harness", 0.02), ("with records", 0.01), ("checkpoint", 0.01)):
         if name in shares:
-            what = {
+            description = {
                 "harness": "harness over a bare loop",
                 "with records": "logging",
                 "checkpoint": "checkpoints",
             }
             values = {"scale=micro": shares[name]}
-            yield Goal(what=what[name], limit=limit, most=True, percent=True, cells=values, part="harness")
+            yield Goal(
+                what=description[name], limit=limit, most=True, percent=True, cells=values, part="harness"
+            )
     if "speedup" in results.get("diffusion", {}):
-        what = "masked diffusion: tokens a second at equal quality, blocks and cache over one token a pass"
+        description = (
+            "masked diffusion: tokens a second at equal quality, blocks and cache over one token a pass"
+        )
         yield Goal(
-            what=what, limit=8.0, cells={"1 sequence": results["diffusion"]["speedup"]}, part="diffusion"
+            what=description,
+            limit=8.0,
+            cells={"1 sequence": results["diffusion"]["speedup"]},
+            part="diffusion",
         )
 
 

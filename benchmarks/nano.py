@@ -41,9 +41,9 @@ def train(backbone: str, task: str, *more: str) -> None:
 
     settle(1)
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
-        words = (f"backbone={backbone}", f"task={task}", f"runs={folder}", "device=cpu")
+        overrides = (f"backbone={backbone}", f"task={task}", f"runs={folder}", "device=cpu")
         never = (f"trainer.checkpoint_every={NEVER}", f"trainer.log_every={NEVER}")
-        settings = compose("study=compare", *words, *never, *more)
+        settings = compose("study=compare", *overrides, *never, *more)
         pointwise.choose(settings.device.kernels)
         with silence():
             harness = Harness(settings, plan(settings), stack)

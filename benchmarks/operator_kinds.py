@@ -3,7 +3,8 @@
 An operator is classified by its name, then by its callers; an operator of the backward pass then by the
 callers of the forward operator of which it computes the gradient. So a copy is a copy everywhere, and
 operators without a type (a view, an allocation) belong to their caller. Only attention, the loss, clipping
-and the optimizer include all operators inside them."""
+and the optimizer include all operators inside them.
+"""
 
 from __future__ import annotations
 

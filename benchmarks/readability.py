@@ -65,10 +65,10 @@ def first_step() -> tuple[list[str], list[str]]:
     command = [sys.executable, __file__, "--first-step"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     lines = [line.split() for line in done.stdout.splitlines()]
-    counts = next((words[1:] for words in lines if words[:1] == ["COUNT"]), None)
+    counts = next((fields[1:] for fields in lines if fields[:1] == ["COUNT"]), None)
     if counts is None:
         sys.exit(f"the run took no step:\n{done.stdout[-1000:]}{done.stderr[-2000:]}")
-    return [" ".join(words[1:]) for words in lines if words[:1] == ["FRAME"]], counts
+    return [" ".join(fields[1:]) for fields in lines if fields[:1] == ["FRAME"]], counts
 
 
 def functions() -> tuple[int, int, float, int, int]:

@@ -8,7 +8,8 @@ same size; the step is also the same: forward, cross entropy at every position, 
 AdamW, on random tokens. Two steps come first; the counted ones run under PyTorch's profiler, which measures
 the time that the main thread spends in an operator itself, not in those that it calls; with multiple threads
 that is time by the clock. The rest is Python's, and so is part of the time of operators that are written in
-it: our C++ kernels are called from Python, and the optimizer is."""
+it: our C++ kernels are called from Python, and the optimizer is.
+"""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 It computes in float32 and skips keys that no query of a block may attend to. PyTorch's computes all
 of a block's scores, in bfloat16 by matrix instructions where the processor has them. So the kernel is faster
-where a mask hides much, and in training in bfloat16, whose backward pass is PyTorch's slower half. The sizes
+where a mask hides much, and in training in bfloat16, where PyTorch's backward pass is slow. The sizes
 are in ``cpu.where``.
 
 Shapes: B batch, T queries, S keys, H query heads, G key/value heads, E width of queries and keys, F width of

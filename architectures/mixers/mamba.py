@@ -147,8 +147,8 @@ class SelectiveSSM(RecurrentMixer):
         reset_BT: Tensor | None,
         path: str,
     ) -> tuple[Tensor, Tensor]:
-        """Return the gated output of the scan and its last state, in at least float32: bfloat16 is too coarse
-        for it."""
+        """Return the gated output of the scan and its last state, in at least float32, because bfloat16
+        is not precise enough."""
         selected = self.select(u_BTC).split(self.parts, dim=-1)
         if self.norms is not None:
             selected = [norm(part) for norm, part in zip(self.norms, selected, strict=True)]

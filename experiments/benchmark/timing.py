@@ -14,7 +14,7 @@ WINDOW = 10
 TOLERANCE = 0.02
 """Times are stable when the two medians differ by less than this fraction."""
 CPU_SIZES, CUDA_SIZES = (1024, 2048), (4096, 8192)
-"""Sides of the square matrices whose product is timed."""
+"""Sizes of the square matrices in timed products."""
 CUDA_WARMUP_SECONDS, CUDA_LAUNCHES = 1.0, 20
 """A GPU's clocks rise under load: so long products run before the launches that are timed together."""
 LEAST_BYTES, PASSED_BYTES = 2**20, 2**28
@@ -79,7 +79,7 @@ def matmul_rate(device: torch.device, dtype: torch.dtype) -> float:
 
 
 def _in_a_row(watch: Stopwatch, call: Callable[[], object]) -> float:
-    """Return the seconds of one of many launches in a row on a GPU whose clocks are up, by its own events."""
+    """Return the seconds of one of many launches in a row on a GPU at full clock rate, by CUDA events."""
     watch.repeat(call, least=1, seconds=CUDA_WARMUP_SECONDS)
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     begin.record()  # type: ignore[no-untyped-call]

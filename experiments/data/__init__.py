@@ -1,1 +1,1 @@
-"""Text and rows on disk: sources, token files, random numbers."""
+"""Text and rows on disk: sources, token files, random streams."""

@@ -1,4 +1,4 @@
-"""Random numbers as a pure function of integers.
+"""Random values as a pure function of integers.
 
 A counter-based generator (SplitMix64 finaliser, Steele et al. 2014) hashes
 ``(seed, split, example, slot)`` to 64 bits. No state passes between draws, so

@@ -1,7 +1,7 @@
 """Forward passes that need all processes, each with different examples.
 
 Where the weights of a model are divided among processes, a forward pass gathers them block by block, so that
-all processes must make it together. Some have more batches than others, or need more passes for one.
+all processes must run it together. Processes may have different counts of batches, or of passes for one.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch import nn
 
 @contextmanager
 def in_step(model: nn.Module) -> Iterator[None]:
-    """Allow processes to run the model different numbers of times in the block.
+    """Allow processes to run the model with different frequency in the block.
 
     Before each pass, processes exchange which of them run one. A process that has left the block repeats its
     last pass, which the other processes need, until none makes one.

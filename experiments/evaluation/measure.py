@@ -159,12 +159,14 @@ def measure(
             scores += shard.map_examples(model, score, total, _enough_examples(scores, total))
     records = [record for score in scores for record in score.records]
     pooled = scores[0].accuracy_B is not None or scores[0].nats_B is not None
-    found = [summarise(scores, objective, split, available)] if pooled else []
+    metrics = [summarise(scores, objective, split, available)] if pooled else []
     sums_NK = _joined([s.slices_BK for s in scores])
     if slices is not None and len(sums_NK):
-        found[0] = replace(found[0], slices=slices.totals(sums_NK, _joined([s.cluster_B for s in scores])))
-    found += objective.summarise(records, split) if records else []
-    return [_with_setting(metric, task, available) for metric in found]
+        metrics[0] = replace(
+            metrics[0], slices=slices.totals(sums_NK, _joined([s.cluster_B for s in scores]))
+        )
+    metrics += objective.summarise(records, split) if records else []
+    return [_with_setting(metric, task, available) for metric in metrics]
 
 
 def first_examples(task: Task, split: str, examples: int | None) -> int:

@@ -30,7 +30,7 @@ def text_rates(metric: Metric, task: Task, batch_size: int) -> dict[str, float]:
 
     Tokens and characters are those of the examples that the metric is of. Words are those of the full split
     (of the published one, where ``task.test_words`` is set), so that tokenizers and windows do not matter.
-    A character is a code point of UTF-8. Empty for other metrics; without words where the task is no corpus.
+    A character is a code point of UTF-8. Empty for other metrics; without words if the task is not a corpus.
     """
     if metric.name != "bits_per_byte":
         return {}
@@ -98,7 +98,8 @@ def position_nats(
     """Batches of a split, the nats (B, T) of each of their tokens, and which are scored; on the CPU.
 
     Raises ConfigError, which tells to set ``off``, where the objective does not read from left to right or
-    the task is not text."""
+    the task is not text.
+    """
     task, device = objective.task, next(model.parameters()).device
     total = first_examples(task, split, examples)
     with inference(model, device, precision):

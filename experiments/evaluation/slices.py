@@ -43,7 +43,7 @@ FREQUENCIES = {0.0: "commonest half", 0.5: "next 40%", 0.9: "next 9%", 0.99: "ra
 STRETCHES = 4
 """Equal parts of the scored positions of a window."""
 CLUSTERS = 32
-"""Groups of documents whose sums are recorded."""
+"""Number of groups of documents with recorded sums."""
 SUMS = 3
 """Values of each slice of a sequence: nats, tokens, bytes."""
 

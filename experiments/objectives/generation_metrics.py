@@ -49,18 +49,18 @@ def source_prompts(batch: Batch) -> list[list[int]]:
     return [row[is_source].tolist()[:-1] for row, is_source in zip(batch.tokens_BT, kept_BT, strict=True)]
 
 
-def ended_answers(batch: Batch, room: int, vocabulary: Vocabulary) -> Batch:
-    """The batch with each answer padded with end tokens to ``room`` tokens, which are also answers.
+def ended_answers(batch: Batch, num_tokens: int, vocabulary: Vocabulary) -> Batch:
+    """The batch with each answer padded with end tokens to ``num_tokens`` tokens, which are also answers.
 
     A model that unmasks learns the length of an answer in this way, as in LLaDA (arXiv 2502.09992, section
     2.3), because the count of masked positions does not reveal it.
     """
     answer_BT = batch.answer_BT & batch.valid_BT
     first_B1 = answer_BT.int().argmax(1, keepdim=True)
-    length = int(first_B1.max()) + room
+    length = int(first_B1.max()) + num_tokens
     missing = max(length - batch.tokens_BT.shape[1], 0)
     index_T = torch.arange(batch.tokens_BT.shape[1] + missing)
-    canvas_BT = ((index_T >= first_B1) & (index_T < first_B1 + room))[:, :length]
+    canvas_BT = ((index_T >= first_B1) & (index_T < first_B1 + num_tokens))[:, :length]
 
     def widened(x_BT: torch.Tensor, padding: int) -> torch.Tensor:
         return torch.nn.functional.pad(x_BT, (0, missing), value=padding)[:, :length]

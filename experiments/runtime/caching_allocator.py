@@ -3,7 +3,8 @@
 glibc maps every block above 32 MiB again at each allocation and unmaps it when it is freed, so that each
 training step causes page faults for all its pages. This module replaces PyTorch's allocator, once in a
 process, by one that caches such blocks. Cached and used blocks together never exceed the peak of used blocks.
-Where it cannot be compiled, only the speed differs."""
+Where it cannot be compiled, only the speed differs.
+"""
 
 from __future__ import annotations
 

@@ -59,7 +59,8 @@ def dropout_seed(seed: int, step: int, data_rank: int) -> int:
     """Return the seed of a step's dropout in the process with this part of the batch.
 
     ``experiments.training.trainer`` sets it before each step. The process with the first part draws the same
-    as a single process."""
+    as a single process.
+    """
     part = (data_rank,) if data_rank else ()
     return torch_seed(seed, "dropout", step, *part)
 

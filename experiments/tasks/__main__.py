@@ -1,10 +1,10 @@
-"""Task check: prints what the oracle and shallow baselines reach on generated tasks. Trains nothing.
+"""Task check: prints what the oracle and shallow baselines reach on generated tasks. There is no training.
 
 archbench tasks task=recall
 archbench tasks -m 'task=glob(*)'
 
 A score tells models apart where the oracle, which reads only what a model sees, reaches 1.000, and the
-shallow baselines do not. Tasks whose examples are read from text or images are left out.
+shallow baselines do not. Tasks with examples from text or images are left out.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def render(checks: Sequence[TaskCheck]) -> rich.table.Table:
 
 _checks: list[TaskCheck] = []
 _left_out: list[str] = []
-"""Tasks whose examples are read, not generated."""
+"""Tasks with examples that are not generated."""
 
 
 def main() -> None:

@@ -26,7 +26,7 @@ def bits_per_byte(nats: float, num_bytes: float) -> float:
         DataError: the text is empty.
     """
     if num_bytes <= 0:
-        raise DataError("the scored tokens stand for no text: there are no bits per byte of it")
+        raise DataError("the scored tokens have no text: there are no bits per byte of it")
     return nats_to_bits(nats / num_bytes)
 
 
@@ -52,7 +52,7 @@ def bits_per_byte_metric(
     standard_error: float,
     items: int,
 ) -> Metric:
-    """Return the metric of a split whose bits per byte are ``value``, pooled over ``items`` texts."""
+    """Return the metric of a split with ``value`` bits per byte, pooled over ``items`` texts."""
     return Metric(
         name="bits_per_byte",
         split=split,

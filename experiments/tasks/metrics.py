@@ -1,4 +1,4 @@
-"""The record of a metric, and the formulas of those computed over a whole split.
+"""The record of a metric, and the formulas of those computed over a full split.
 
 Shapes: N examples of a split, C classes.
 """
@@ -57,7 +57,7 @@ class Metric:
     direction: str
     """The better direction, ``lower`` or ``higher``."""
     averaging: str
-    """``micro`` (all items count alike) or ``macro`` (a mean of means), a colon, and over what."""
+    """``micro`` (equal weight for each item) or ``macro`` (a mean of means), a colon, and over what."""
     likelihood: str | None
     """Likelihood type, from ``LIKELIHOOD_TYPES``; None where the metric is no likelihood."""
     estimator: str
@@ -83,11 +83,11 @@ class Metric:
     sampling_error: Number | None = None
     """The part of the standard error that scoring the complete split would remove; 0 for a complete split."""
     lossy_documents: int | None = None
-    """Texts of the split that the tokenizer does not give back as they were, such as those with unknown
+    """Texts of the split that the tokenizer does not restore, such as those with unknown
     words; None without any. A model need not predict what the tokenizer loses, so its bits per byte are not
     comparable with those of other tokenizers."""
     cluster_totals: list[list[Number]] | None = None
-    """Of each cluster the two sums whose ratio over all clusters is the value (bits and bytes, or right
+    """The two sums of each cluster; their ratio over all clusters is the value (bits and bytes, or right
     answers and examples); of more than ``JACKKNIFE_GROUPS`` clusters, of this many groups of them. The
     standard error of a difference of two models on the same items follows from them."""
     slices: list[SliceTotals] | None = None

@@ -1,7 +1,8 @@
 """The training loop: one loop for every backbone, objective and task.
 
 ``TrainState`` has everything that is needed to continue. Examples, masks and dropout of a step are functions
-of its index only, so a run that was killed and resumed equals one that was not."""
+of its index only, so a run that was killed and resumed equals one that was not.
+"""
 
 from __future__ import annotations
 

@@ -2,9 +2,10 @@
 
 The ``.cpp`` sources of this folder do not depend on PyTorch: they are plain functions on
 float32 memory, called through ctypes. Compiling them needs a few seconds and a C++ compiler. The
-library is stored in ``$XDG_CACHE_HOME/archbench`` (else ``~/.cache/archbench``) under a name made of
+library is stored in ``$XDG_CACHE_HOME/archbench`` (else ``~/.cache/archbench``) under a hash of
 the sources, the flags, the compiler and the processor, so that a change of any causes a new build. The flags
-contain the instruction set (``instruction_sets``)."""
+contain the instruction set (``instruction_sets``).
+"""
 
 from __future__ import annotations
 

@@ -167,7 +167,8 @@ def _by_products(q_BHTE: Tensor, k_BGSE: Tensor, scores: Scores, mask: Tensor | 
 
     PyTorch's alternative supports queries without keys, at the cost of more passes over all scores. Where
     there are none, plain products are faster. ``device.kernels=torch`` does not use them, nor do other
-    devices."""
+    devices.
+    """
     if q_BHTE.dtype != torch.float32 or path(q_BHTE, k_BGSE, bias) == "torch":
         return False
     if not bias.requires_grad or scores.dropout or q_BHTE.shape[1] != k_BGSE.shape[1]:

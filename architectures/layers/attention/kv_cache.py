@@ -1,7 +1,7 @@
 """KV caches of one attention layer: streams of past tokens, and the position of each token.
 
 A cache holds streams, one vector for each token and head: keys and values, or
-the latents of multi-head latent attention. ``append`` takes those of the next
+the latents of multi-head latent attention. ``append`` receives those of the next
 tokens and returns those of all tokens that are still visible, with their positions.
 
 Shapes: B batch, G key/value heads, T new tokens, S slots, E width of a stream.

@@ -51,7 +51,7 @@ class PagedCache(Cache):
         slots_N = positions_N % self.block_size
         for pool, new in zip(self.pools, streams_BGTE, strict=True):
             pool[blocks_N, :, slots_N] = new[rows_N, :, tokens_N]
-        # Uniform rows see exactly their tokens; others get full blocks, with their end masked by position.
+        # Uniform rows get exactly their tokens, other rows full blocks, with their end masked by position.
         capacity = table_BP.shape[1] * self.block_size
         end = capacity if context.start is None else context.start + streams_BGTE[0].shape[2]
         gathered = [pool[table_BP].transpose(1, 2).flatten(2, 3)[:, :, :end] for pool in self.pools]

@@ -44,7 +44,8 @@ def balance_loss(routing: Routing, valid_BT: Tensor | None, config: ExpertsConfi
     same experts. Taken for each sequence (DeepSeek-V3, arXiv 2412.19437, eq. 17-20) it
     does not depend on how a batch is split. Taken for a batch (Switch, arXiv 2101.03961, eq. 4-6) it is a
     product of two means over the batch, which micro-batches cannot reproduce: each then has a separate loss,
-    and the mean of those is trained."""
+    and the mean of those is trained.
+    """
     score_BTX, chosen_BTX = _scores_and_choices(routing, config)
     sequences = 1
     if config.balance == "batch":  # one sequence of all tokens, weighted by the number of sequences

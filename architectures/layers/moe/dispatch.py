@@ -61,7 +61,7 @@ def dispatch(
     """Return the sum (N, D) over the experts of each token of gate times output.
 
     Args:
-        expert_NK: which experts.
+        expert_NK: indices of the experts.
         kept_NK: False for pairs to leave out; None to use all pairs.
         run: the outputs (M, D) of inputs (M, D) sorted by expert, given the counts of each expert.
     """

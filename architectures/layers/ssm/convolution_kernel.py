@@ -82,7 +82,7 @@ def cauchy(
     Its transfer function at the roots of unity z is C (1 - z A_bar)^-1 B_bar = C (a - b (A - P P^*))^-1 B
     with a = (1 - z) / dt and b = (1 - alpha) z + alpha; a diagonal inverse and Woodbury's identity
     leave (1 + R)^2 Cauchy sums, four of them for rank 1 (arXiv 2111.00396, algorithm 1). Written with a and
-    b, not with their quotient, nothing is infinite at z = -1. A transfer function adds up all powers, so
+    b, not with their quotient, no term is infinite at z = -1. A transfer function adds up all powers, so
     ``cut_C_DM`` must be C (1 - A_bar^nodes), which removes powers from ``nodes`` on. ``nodes`` is even.
     """
     turn_K = torch.arange(nodes // 2 + 1, dtype=dt_D.dtype, device=dt_D.device) * (-2 * math.pi / nodes)

@@ -20,7 +20,8 @@ class Switch(T5):
     """``SwitchTransformersForConditionalGeneration``.
 
     An expert accepts the first ``expert_capacity`` tokens of a sequence. Their class adds its balance loss
-    and z-loss only on request in a call, never by ``config.json``: training from a folder has neither."""
+    and z-loss only on request in a call, never by ``config.json``: training from a folder has neither.
+    """
 
     model_types = ("switch_transformers",)
     aliases: ClassVar[dict[str, str]] = {

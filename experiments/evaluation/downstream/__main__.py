@@ -7,7 +7,8 @@
 
 It prints a table, and appends a line for each row to ``downstream.jsonl`` in the run's folder. Tasks
 are YAML files of the harness: those in the folder ``include``, or those in the package, which download their
-data; ``task`` is one of archbench, as in ``experiments.train``."""
+data; ``task`` is one of archbench, as in ``experiments.train``.
+"""
 
 from __future__ import annotations
 
@@ -163,9 +164,7 @@ def load_tasks(config: DownstreamConfig, extra_tasks: Sequence[dict[str, Any]] =
             raise DataError(f"tasks={_listed(config.tasks)}: {type(error).__name__}: {reason}") from error
     for name, task in tasks["tasks"].items():
         configured = task.get_config("num_fewshot")
-        if (
-            task.OUTPUT_TYPE == "loglikelihood_rolling"
-        ):  # whole texts: there is no question to show them before
+        if task.OUTPUT_TYPE == "loglikelihood_rolling":  # complete texts have no question
             task.set_config(key="num_fewshot", value=0)
         elif configured is None or (config.shots is not None and configured != 0):
             task.set_config(key="num_fewshot", value=config.shots or 0)

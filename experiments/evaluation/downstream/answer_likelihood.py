@@ -98,10 +98,10 @@ class AnswerScorer:
         score_of: dict[int, AnswerScore] = {}
         with inference(self._saved.model, torch_device(self._device.name), self._device.precision):
             for length, indices in self._batches(answers):
-                batch = [answers[number] for number in indices]
+                batch = [answers[index] for index in indices]
                 score_of.update(zip(indices, self._score_together(batch, length), strict=True))
                 on_progress(len(score_of))
-        return [score_of[number] for number in range(len(answers))]
+        return [score_of[index] for index in range(len(answers))]
 
     def _batches(self, answers: Sequence[ScoringRequest]) -> Iterator[tuple[int, list[int]]]:
         """Padded lengths, the longest first, with the indices of the answers of a batch."""

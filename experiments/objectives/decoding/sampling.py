@@ -1,8 +1,8 @@
 """Generation: sampling of the next token, and the loop that generates until all sequences are done.
 
 The settings are those of the field, applied in the order of the ``transformers``
-library: repetition penalty, temperature, top-k, top-p, min-p. Each sequence draws
-from its own generator, so a sample does not depend on its neighbours in the batch.
+library: repetition penalty, temperature, top-k, top-p, min-p. Each sequence has
+a separate generator, so a sample does not depend on its neighbours in the batch.
 
 Shapes: B batch, N positions, T length, V vocabulary; X any leading shape.
 """

@@ -86,7 +86,7 @@ class StaticCache(Cache):
         values, scales = zip(*(quantise(stream) for stream in streams_BGTE), strict=True)
         _put(cache.streams, [*values, *scales], position_1)
         stored = zip(cache.streams[:count], cache.streams[count:], strict=True)
-        return [whole.to(dtype) * scale.to(dtype) for whole, scale in stored], slots_1S
+        return [value.to(dtype) * scale.to(dtype) for value, scale in stored], slots_1S
 
     def select(self, rows: list[int]) -> Cache:
         raise AssertionError("the rows of a step of fixed shapes stay")

@@ -144,10 +144,12 @@ class BlockDiffusion(MaskedDiffusion):
         texts = [list(prompt[len(prompt) - rest :]) for prompt in prompts]  # from the first open block on
         forbidden_V, going = ~allowed_tokens(v, stop, device), list(range(len(prompts)))
         open_blocks = -(-(rest + max_tokens) // L)
-        for number in range(open_blocks):
-            known = [texts[row][number * L :] for row in going]
-            tokens_BL = torch.tensor([[*some, *[v.mask] * (L - len(some))] for some in known], device=device)
-            place_BN = torch.arange(len(known[0]), L, device=device).expand(len(going), -1)
+        for index in range(open_blocks):
+            open_texts = [texts[row][index * L :] for row in going]
+            tokens_BL = torch.tensor(
+                [[*open_text, *[v.mask] * (L - len(open_text))] for open_text in open_texts], device=device
+            )
+            place_BN = torch.arange(len(open_texts[0]), L, device=device).expand(len(going), -1)
             unmasker = Unmasker(
                 predict=lambda tokens_BT, rows_R, fraction_R: model.denoise(tokens_BT, state)[rows_R],
                 tokens_BT=tokens_BL,
@@ -160,11 +162,9 @@ class BlockDiffusion(MaskedDiffusion):
                 generators=[generators[row] for row in going],
                 forbidden_V=forbidden_V,
             )
-            unmasker.run(
-                max(1, (number + 1) * self.steps // open_blocks - number * self.steps // open_blocks)
-            )
+            unmasker.run(max(1, (index + 1) * self.steps // open_blocks - index * self.steps // open_blocks))
             for row, block in zip(going, tokens_BL.tolist(), strict=True):
-                texts[row][number * L :] = block
+                texts[row][index * L :] = block
             model.step(tokens_BL, state)  # again, clean, to stay
             unfinished = [i for i, row in enumerate(going) if not set(texts[row][rest:]) & set(stop)]
             if not unfinished:

@@ -1,6 +1,6 @@
 """The noise from which the bound of masked diffusion is estimated: by fixed counts of masks, or by times.
 
-Both give masks (B, T), the weights (B, T) of the masked tokens' cross-entropies, whose sum is unbiased
+Both give masks (B, T), the weights (B, T) of the masked tokens' cross-entropies, with a sum that is unbiased
 for the bound, and the masked fraction (B,) of the first block. ``part`` is the offset and the width of the
 uniform draw, so that the samples of a sequence are stratified.
 

@@ -1,7 +1,7 @@
 """Unmasking of texts step by step, with a model that sees both sides of a masked position.
 
-Used by the objectives whose models predict masked tokens. ``unmasking_schedule.py`` selects the positions of
-each step.
+Used by the objectives with models that predict masked tokens. ``unmasking_schedule.py`` selects the positions
+of each step.
 
 Shapes: B batch, R rows that are worked on, N masked positions, T length, V vocabulary.
 """
@@ -26,7 +26,7 @@ from experiments.tasks.task import Task
 
 
 class UnmaskingObjective(Objective):
-    """An objective whose models predict masked tokens. Its settings have ``sampling_steps``."""
+    """An objective with models that predict masked tokens. Its settings have ``sampling_steps``."""
 
     config: Any
     unmasking = UnmaskingConfig()

@@ -37,8 +37,8 @@ class UnmaskingConfig:
     ``first_hitting`` (an exact sampler; as many steps as masked positions)."""
     order: str = "low_confidence"
     """Positions that ``confidence`` commits first: those with the likeliest drawn token (``low_confidence``:
-    all other ones are masked again), the largest gap between the two likeliest tokens (``margin``), whose
-    distribution has least ``entropy``, or any (``random``)."""
+    all other ones are masked again), the largest gap between the two likeliest tokens (``margin``), the
+    least ``entropy``, or any (``random``)."""
     threshold: float | None = None
     """``confidence`` also commits every position if its drawn token has at least this probability; null for
     none."""

@@ -1,10 +1,10 @@
 """Denoising: the encoder reads a corrupted text, the decoder generates the full text.
 
-Lewis et al. 2020 (BART, arXiv 1910.13461), section 2.2: text infilling replaces spans, whose lengths
-are drawn from a Poisson distribution, by one mask token each; a span of length 0 inserts a mask.
+Lewis et al. 2020 (BART, arXiv 1910.13461), section 2.2: text infilling replaces spans, with lengths
+from a Poisson distribution, by one mask token each; a span of length 0 inserts a mask.
 Sentence permutation shuffles the parts of the text first.
 
-Shapes: B batch, T raw length, K spans, M items of a source (kept tokens and masks).
+Shapes: B batch, T raw length, K spans, M items of a source (uncorrupted tokens and masks).
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def infill(length: int, rate: float, mean_span: float, generator: torch.Generato
 
 
 def shuffled(length: int, pieces: int, generator: torch.Generator) -> Tensor:
-    """Positions (T,) of a text whose pieces were shuffled; every way to cut it is equally likely."""
+    """Positions (T,) of a text with shuffled pieces; every way to cut it is equally likely."""
     pieces = min(pieces, length)
     cuts = torch.randperm(length - 1, generator=generator)[: pieces - 1].sort().values + 1
     parts = torch.arange(length).tensor_split(cuts.tolist())
@@ -138,7 +138,7 @@ class Denoising(Objective):
     def _corrupted(
         self, batch: Batch, generators: Sequence[torch.Generator], *, score_end: bool
     ) -> tuple[View, Tensor]:
-        """A view, and True (B, T) at the scored tokens it hides; each row is drawn from its own generator."""
+        """A view, and True (B, T) at the scored tokens it hides; each row has a separate generator."""
         c, lengths = self.config, batch.valid_BT.sum(1).tolist()
         sources, hidden_BT = [], batch.valid_BT.clone()
         for row, (length, generator) in enumerate(zip(lengths, generators, strict=True)):

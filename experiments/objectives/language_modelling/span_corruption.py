@@ -76,7 +76,7 @@ def split_lengths(length: int, density: float, mean_span: float) -> tuple[int, i
 
 
 def full_window(source_length: int, density: float, mean_span: float) -> tuple[int, int]:
-    """The longest window whose source has at most ``source_length`` tokens, and the length of its target.
+    """The longest window with a source of at most ``source_length`` tokens, and the length of its target.
 
     As T5's ``random_spans_helper``, with its exception: at density 0.5 a target one token longer than
     the source is avoided by a window one shorter.

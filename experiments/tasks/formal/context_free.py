@@ -107,7 +107,7 @@ class SolveEquation(Language):
             start_B1 = rng.integers("unknown from", 1, length - 2)
             ahead_BN = (np.arange(length - 2) - start_B1) % (length - 2)
             place_B1 = np.where(sign_BN, ahead_BN, length).argmin(1)[:, None]
-        else:  # one of the numbers, each as likely
+        else:  # one of the numbers, with equal probability
             place_B1 = np.where(sign_BN, rng.uniform("unknown", length - 2), -1.0).argmax(1)[:, None]
         answer_B1 = np.take_along_axis(string_BN, place_B1, axis=1)
         np.put_along_axis(string_BN, place_B1, UNKNOWN, axis=1)
@@ -127,7 +127,7 @@ def expressions(rng: ExampleRNG, length: int) -> tuple[NDArray[np.int64], NDArra
     """Random expressions (B, N), and (B, N) the sign with which each number counts, 0 at other symbols.
 
     ``d``, ``-d``, ``(d)``, ``(-d)`` up to length 4; from 5 on ``(LEFT op RIGHT)``, cut anywhere, as in the
-    authors' generator. Nothing is multiplied, so the value is a signed sum of the numbers. All examples
+    authors' generator. There are no products, so the value is a signed sum of the numbers. All examples
     grow at once: each has a stack of intervals that are still to be filled.
     """
     rows = np.arange(len(rng.index_B))

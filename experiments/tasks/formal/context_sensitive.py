@@ -167,7 +167,7 @@ class ComputeSqrt(Language):
 def _operands(
     rng: ExampleRNG, length: int, operator: int, *, above_zero: bool
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """Two numbers with an operator anywhere between, and each by itself, padded with zeros: (B, N)."""
+    """Two operands with an operator anywhere between, and each by itself, padded with zeros: (B, N)."""
     bit_BN = rng.integers("digits", length, 2)
     place_B1 = 1 + rng.integers("operator", 1, length - 2)
     column_N = np.arange(length)

@@ -1,7 +1,7 @@
 """The word problem of a finite group: multiply the elements seen so far.
 
 Whether a model can keep the running product is what "state tracking" means:
-parity is the group Z2; S5, whose products no constant-depth circuit computes
+parity is the group Z2; S5, with products that no constant-depth circuit computes
 (Barrington 1989), is the standard hard case (Merrill et al. 2024, "The illusion
 of state", arXiv 2404.08819; Grazzi et al. 2024, arXiv 2411.12537, section 5).
 """

@@ -2,7 +2,7 @@
 
 A curve grows dash by dash, as in the generator of Linsley et al. 2018 (arXiv 1805.08315): the next dash
 turns by an angle delta with density in proportion to cos^2(continuity * delta), among those directions that
-are free. Where no direction is free, the image restarts with other random numbers of its own stream: an
+are free. Where no direction is free, the image restarts with other random values of its stream: an
 image does not depend on its neighbours in the batch.
 
 Shapes: B images, S curves, N points of a curve (start and end of each dash), K directions or starts
@@ -59,7 +59,7 @@ class Curves:
 
 
 class Grid:
-    """Pixels of each image that are too near to a dash for another one to run there."""
+    """Pixels of each image that are too close to a dash for another one."""
 
     def __init__(self, config: CurveConfig, margin_B: NDArray[np.int64]) -> None:
         self.config, self.margin_B = config, margin_B
@@ -115,7 +115,7 @@ def _extend(
     start_RK2 = pivot_R2[:, None] + margin_R1[..., None] * direction_RK2
     dash_RK22 = np.stack([start_RK2, start_RK2 + c.dash_length * direction_RK2], axis=-2)
     total_RK = np.cumsum(grid.free(rows, dash_RK22) * weight_K, axis=1)
-    # Drawn numbers are above 0, so a direction without weight is never selected.
+    # Drawn values are above 0, so a direction without weight is never selected.
     chosen_R = (total_RK < drawn_R[:, None] * total_RK[:, -1:]).sum(1)
     dash_R22 = dash_RK22[np.arange(len(rows)), chosen_R]
     return angle_R + turn_K[chosen_R], dash_R22, total_RK[:, -1] > 0

@@ -104,7 +104,7 @@ class Infilling(Probe):
         before, after = (parts[0], parts[2]) if middle == 1 else (parts[1], parts[0])
         answers = []
         for position in positions:
-            offset = position - middle * third  # the same place of the other thirds holds what is asked for
+            offset = position - middle * third  # the other thirds have the answer at the same offset
             cue = CUES[parts[middle][offset - 1] - 1 - self.config.num_symbols]
             left, right = before[offset], after[offset]
             total = 1 + (left - 1 + right - 1) % self.config.num_symbols

@@ -205,7 +205,7 @@ class Needle(Task):
 
 
 def _distinct(drawn_BX: NDArray[np.float64], base: int) -> NDArray[np.int64]:
-    """Numbers below ``base ** 5``, one fewer for each example than drawn, all different.
+    """Integers below ``base ** 5``, one fewer for each example than drawn, all different.
 
     Each is drawn from a separate interval of the ring of all values, which the last draw rotates, so that
     each is uniform over all values.

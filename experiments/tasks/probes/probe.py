@@ -27,7 +27,7 @@ TRAIN_SET_SEED = 0
 REDRAWS = 20
 """Maximum redraws of a held-out example that is also a training example."""
 CHECKED_TOKENS = 2**26
-"""Tokens of the largest training set that held-out examples are compared with."""
+"""Most tokens of a training set with which held-out examples are compared."""
 _CHUNK = 2**20
 """Tokens that are generated at once to compare."""
 

@@ -151,7 +151,7 @@ def _table(
 
 
 def _ends(answers: Answers, num_last: int) -> NDArray[np.int64]:
-    """A key of the index of the answer, the first token, and the ``last`` tokens before the first answer."""
+    """A key of the answer's index, the first token, and the ``num_last`` tokens before the first answer."""
     parts = [answers.context_ET[answers.row_N, 0]]
     first_N = answers.place_N[np.searchsorted(answers.row_N, answers.row_N)]  # rows are sorted
     parts += [answers.before(distance, first_N) + 1 for distance in range(1, num_last + 1)]

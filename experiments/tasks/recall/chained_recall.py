@@ -1,6 +1,6 @@
 """Recall in multiple hops: the value of a key is the key of the next look-up.
 
-Chains ``s0 s1 .. sH`` of distinct symbols are shown as pairs ``s(h) s(h+1)``, all of them in random order;
+Chains ``s0 s1 .. sH`` of distinct symbols are given as pairs ``s(h) s(h+1)``, all of them in random order;
 then the first symbol of each chain is queried once, and the answer is the last of its chain. One hop is
 multi-query associative recall (Arora et al. 2023, arXiv 2312.04927); more hops need as many look-ups one
 after the other (Sanford et al. 2024, "Transformers, parallel computation, and logarithmic depth", arXiv

@@ -131,12 +131,12 @@ class Labelled(Task):
         """The number of special tokens added to one or two texts."""
         return len(self.tokenizer.frame([[]] * texts)[0])
 
-    def class_number(self, name: str, place: str) -> int:
+    def class_number(self, name: str, location: str) -> int:
         """The index of a class or tag. Raises DataError for one that the training split lacks."""
         if name not in self.classes:
             raise DataError(
-                f"{place}: '{name}' is not in the training split{nearest(name, self.classes)}: mend the row, "
-                "or add rows like it to the training split"
+                f"{location}: '{name}' is not in the training split{nearest(name, self.classes)}: mend the "
+                "row, or add rows like it to the training split"
             )
         return self.classes.index(name)
 
@@ -191,10 +191,10 @@ class Labelled(Task):
         return digest.hexdigest()[:16]
 
 
-def cut_longer(parts: Sequence[list[int]], room: int) -> list[list[int]]:
+def cut_longer(parts: Sequence[list[int]], max_tokens: int) -> list[list[int]]:
     """The parts cut at their ends until they fit, token by token from the longest (as BERT's code does)."""
     lengths = [len(part) for part in parts]
-    while sum(lengths) > room:
+    while sum(lengths) > max_tokens:
         longest = lengths.index(max(lengths))
         lengths[longest] -= 1
     return [part[:length] for part, length in zip(parts, lengths, strict=True)]

@@ -165,10 +165,10 @@ class Text(Task):
         return begin_B, reached_B
 
     def _cluster(self, split: str, place_N: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the number of the document, or of the passage, that tokens of a held-out split belong to."""
+        """Return the index of the document, or of the passage, that tokens of a held-out split belong to."""
         if len(self._ends(split)) > 1:
             return np.searchsorted(self._ends(split), place_N)
-        return place_N // PASSAGE  # one document, or none whose end is known
+        return place_N // PASSAGE  # a single document, or unknown ends of documents
 
     @cache  # noqa: B019 - a task lives as long as its process
     def _ends(self, split: str) -> NDArray[np.int64]:

@@ -36,8 +36,7 @@ METRICS = ("bits_per_byte", *TEXT_METRICS)
 LEARNED_PHRASES = 10_000
 """Phrases that a BPE tokenizer is learned from."""
 HELD_OUT_PHRASES = 1000
-"""Pairs that references are computed on, and those of a held-out split of phrases that the tokenizer is tried
-on."""
+"""Pairs for references, and pairs of a held-out split of phrases for the check of the tokenizer."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +46,7 @@ class PairsConfig(RowsConfig):
     made: ClassVar[str | None] = "phrases"
 
     source: str = "phrases"
-    """``phrases`` (a small English into a made-up language, needs no file), ``files`` or ``hub``."""
+    """``phrases`` (a small English into an artificial language, needs no file), ``files`` or ``hub``."""
     source_column: str = "source"
     """The column of the text to read; a dotted name leads into nested columns (translation.de)."""
     target_column: str = "target"
@@ -158,7 +157,9 @@ class Pairs(Task):
                 position_B[now_B] = permute(order, position_B[now_B], len(rows))
             index_B = position_B
         elif start + count > len(rows):
-            raise ValueError(f"the {split} split has {len(rows)} pairs; asked for {count} from {start} on")
+            raise ValueError(
+                f"the {split} split has {len(rows)} pairs; {count} were requested from {start} on"
+            )
         return [rows[i] for i in index_B.tolist()]
 
     def batch(self, split: str, seed: int, start: int, count: int) -> Batch:

@@ -1,4 +1,4 @@
-"""Phrases of a small English and their translation into a made-up Romance language.
+"""Phrases of a small English and their translation into an artificial Romance language.
 
 The translation is a function of the phrase: other words, another order (the object before the
 verb, adjectives after nouns, the adverb first), agreement of articles and adjectives with the noun in

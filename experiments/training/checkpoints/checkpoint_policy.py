@@ -130,13 +130,13 @@ class CheckpointSaver:
             self.log(line)
         run_on_rank_zero(lambda: self._count(failed, self._last))
 
-    def _count(self, failed: str | None, last: bool) -> None:
+    def _count(self, failed: str | None, is_last: bool) -> None:
         """Count consecutive failures; the third one raises, and so does that of the last save."""
         if failed is None:
             self.failures = 0
             return
         self.failures += 1
-        if last or self.failures >= MOST_FAILURES:
+        if is_last or self.failures >= MOST_FAILURES:
             times = f" ({self.failures} times in a row)" if self.failures > 1 else ""
             raise CheckpointError(
                 f"{failed}{times}; older checkpoints are intact: make room and run it again"

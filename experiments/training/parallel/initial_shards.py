@@ -3,7 +3,8 @@
 The model is built twice. First on the meta device; it is divided, and memory is allocated for its parts. In
 the second build its parameters are those parts: whatever the constructors draw, copy or compute into a
 parameter is computed in a full scratch tensor, and the process stores its part. So every process draws the
-same values as a single process, and stores at most its parts and one full tensor."""
+same values as a single process, and stores at most its parts and one full tensor.
+"""
 
 from __future__ import annotations
 

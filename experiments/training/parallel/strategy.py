@@ -2,7 +2,8 @@
 
 Modules for multiple processes are imported where they are needed, because the import needs a second. A
 backbone does not depend on any of this. Its blocks (``architectures.layers.block.Block``) are gathered and
-recomputed one at a time."""
+recomputed one at a time.
+"""
 
 from __future__ import annotations
 
@@ -125,7 +126,8 @@ class Strategy:
 
         In bfloat16 the weights of products are gathered in it: autocast would round them to the same values.
         Other parameters of a block are needed in float32 (norms, time steps, decays, routers) and not
-        divided. FSDP reduces all gradients of a block in one precision."""
+        divided. FSDP reduces all gradients of a block in one precision.
+        """
         from torch.distributed.fsdp import (
             FSDPModule,
             MixedPrecisionPolicy,

@@ -138,7 +138,7 @@ def _compile_decode_step(block: Block, spec: DecodeSpec) -> Step | None:
 def select_decode_steps(
     blocks: Sequence[Block], state: DecodingState, x_BTD: Tensor, context: Context
 ) -> list[Step]:
-    """Return the function that takes each block from ``state`` to the next, for this piece of input."""
+    """Return the step function of each block from ``state``, for this piece of input."""
     by_torch: list[Step] = [block.step for block in blocks]
     if not isinstance(state, CompiledDecodingState):
         return by_torch

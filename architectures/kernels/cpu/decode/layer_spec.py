@@ -71,7 +71,7 @@ class ResidualSpec(ctypes.Structure):
 
 
 class DecodeSpec:
-    """Builds the structures of one decoding state, and references the tensors whose addresses they store.
+    """Builds the structures of one decoding state, and references the tensors at the addresses in them.
 
     Weights may change in place; a model that is moved or cast needs a new state.
     """
