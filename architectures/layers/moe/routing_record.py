@@ -123,9 +123,9 @@ def record_routing(model: nn.Module) -> Iterator[dict[str, list[RoutingRecord]]]
     layers = expert_layers(model)
     records: dict[str, list[RoutingRecord]] = {name: [] for name in layers}
 
-    def watch(layer: Experts, records: list[RoutingRecord]) -> None:
+    def watch(layer: Experts, layer_records: list[RoutingRecord]) -> None:
         def add(routing: Routing, valid_BT: Tensor | None) -> None:
-            records.append(_record(layer, routing, valid_BT))
+            layer_records.append(_record(layer, routing, valid_BT))
 
         layer.watcher = add
 

@@ -34,7 +34,7 @@ def own_task(name: str, task: Task, seed: int) -> dict[str, Any]:
             name, _targets(task), {split: _pairs(task, split, seed) for split in ("train", "test")}
         )
     raise ConfigError(
-        f"task={name}: solved examples are possible for texts with classes (sentences) and of pairs of texts "
+        f"task={name}: solved examples are possible for texts with classes (sentences) and pairs of texts "
         "(pairs); use archbench evaluate for other tasks"
     )
 
