@@ -2,8 +2,8 @@
 
 python benchmarks/simulated_scaling.py --output benchmarks/results/simulated_scaling.md
 
-Nothing is timed: ``archbench cost simulate`` plays the first process of so many on a CPU. Strong scaling
-keeps the sequences of a step, weak scaling the sequences of a process.
+There is no timing: ``archbench cost simulate`` simulates rank 0 of a job on a CPU. Strong scaling fixes the
+sequences of a step, weak scaling the sequences of a process.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ FAMILIES = (
 )  # fmt: skip
 BY_NODE, TENSOR = "parallel.replicate={nodes}", "parallel.tensor=8"
 MORE = {"encoder_decoder": ("task.num_sentinels=102",)}
-"""Words of one model: a sequence of 2,048 has more masked spans."""
+"""Overrides of one model: a sequence of 2,048 has more masked spans."""
 GROUPS = {("moe", 512): "groups of 64"}
 """Layouts of one model and number of GPUs: 512 processes cannot divide its experts without padding."""
 LAYOUTS: dict[str, tuple[str, ...]] = {
@@ -92,14 +92,14 @@ def case(name: str, size: str, layout: str, count: int, batch: int) -> list[str]
     if layout == "a replica for each node" and count == 8:
         return None
     layout = GROUPS.get((name, count), layout)
-    words = [*MORE.get(name, ()), *(word.format(nodes=count // 8) for word in LAYOUTS[layout])]
-    found = simulated(
-        count, *WORDS, *words, f"backbone={name}", f"scale={size}", f"budget.batch_size={batch}"
+    overrides = [*MORE.get(name, ()), *(word.format(nodes=count // 8) for word in LAYOUTS[layout])]
+    result = simulated(
+        count, *WORDS, *overrides, f"backbone={name}", f"scale={size}", f"budget.batch_size={batch}"
     )
-    computing, exchanging = (found["seconds"][part] * 1e3 for part in ("computing", "exchanging"))
+    computing, exchanging = (result["seconds"][part] * 1e3 for part in ("computing", "exchanging"))
     return [
-        name, size, layout, str(count), str(batch), f"{found['peak'] / 2**30:.1f}",
-        f"{sum(found['traffic'].values()) / 1e9:.1f}", f"{computing:,.0f}", f"{exchanging:,.0f}",
+        name, size, layout, str(count), str(batch), f"{result['peak'] / 2**30:.1f}",
+        f"{sum(result['traffic'].values()) / 1e9:.1f}", f"{computing:,.0f}", f"{exchanging:,.0f}",
         f"{exchanging / computing:.2f}",
     ]  # fmt: skip
 

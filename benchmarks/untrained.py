@@ -1,9 +1,9 @@
-"""Published numbers that take no training of networks: a refit, shallow baselines, support vectors.
+"""Published values that need no training of networks: a refit, shallow baselines, support vectors.
 
     PYTHONPATH=. python benchmarks/untrained.py points=FILE.csv [out=docs/results/untrained.parquet]
 
 ``points`` is Epoch's reconstruction of the Chinchilla runs (github.com/epoch-research/analyzing-chinchilla,
-data/svg_extracted_data.csv); without it the refit is left out. Takes about a minute.
+data/svg_extracted_data.csv); without it the refit is left out. It needs about a minute.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def refit(points: Path) -> Iterator[tuple[str, float]]:
 
 
 def shallow_listops() -> Iterator[tuple[str, float]]:
-    """The solvers of ListOps, fitted and scored on more examples than a run's own lines are."""
+    """The solvers of ListOps, fitted and scored on more examples than in the reference lines of a run."""
     listops._FIT, listops._SCORED = 4000, 2000
     for reference in ListOps(ListOpsConfig()).guesses():
         yield reference.name, reference.value
@@ -68,18 +68,18 @@ def support_vectors() -> Iterator[tuple[str, float]]:
 
 
 def measure(config: UntrainedConfig) -> tuple[UntrainedConfig, list[tuple[str, str, float]]]:
-    """Return the numbers: task, arm and score of each."""
-    found = [("listops", *pair) for pair in shallow_listops()]
-    found += [("images", *pair) for pair in support_vectors()]
+    """Return the task, arm and score of each value."""
+    rows = [("listops", *pair) for pair in shallow_listops()]
+    rows += [("images", *pair) for pair in support_vectors()]
     if config.points:
-        found += [("chinchilla", *pair) for pair in refit(Path(config.points))]
-    return config, found
+        rows += [("chinchilla", *pair) for pair in refit(Path(config.points))]
+    return config, rows
 
 
-def publish(config: UntrainedConfig, found: list[tuple[str, str, float]]) -> None:
+def publish(config: UntrainedConfig, rows: list[tuple[str, str, float]]) -> None:
     """Write the frame, and print it."""
     record = provenance(torch.device("cpu"), "fp32", {}, {})
-    frame = pd.DataFrame(found, columns=["task", "arm", "score"]).assign(
+    frame = pd.DataFrame(rows, columns=["task", "arm", "score"]).assign(
         seed=0, status="complete",
         git_commit=record["git"]["commit"], git_dirty=record["git"]["dirty"],
         device_processor=record["device"]["processor"], device_threads=str(record["device"]["threads"]),

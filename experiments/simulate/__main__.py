@@ -35,10 +35,10 @@ _rows: list[dict[str, Any]] = []
 
 @dataclass(frozen=True, kw_only=True)
 class SimulateConfig:
-    """The numbers of processes, and where the results go."""
+    """The counts of processes, and the file of the results."""
 
     processes: str = "8"
-    """Numbers of processes, with commas between them."""
+    """Counts of processes, separated by commas."""
     output: str = ""
     """JSON file of the results; empty for none."""
 
@@ -48,7 +48,7 @@ class SimulateConfig:
 
 
 def main() -> None:
-    """Simulate each run that the words ask for, and print tables of them all."""
+    """Simulate each run of the overrides, and print tables of all of them."""
     config = take_options(SimulateConfig, __doc__)
     _processes.extend(map(int, config.processes.split(",")))
     sys.argv.append("hydra/launcher=basic")  # one process: the rows are gathered here
