@@ -112,7 +112,7 @@ class Harness:
     """The trainer of a run, one turn of its loop at a time."""
 
     def __init__(self, settings: Settings, run_plan: Plan, stack: ExitStack) -> None:
-        folder, result = RunFolder(settings.folder), planned_result(settings, planned)
+        folder, result = RunFolder(settings.folder), planned_result(settings, run_plan)
         folder.root.mkdir(parents=True)
         tracker = open_tracker(
             settings.tracking,
