@@ -56,8 +56,8 @@ FAULTS = (
         name="rope-sign",
         about="rotary positions turn the other way",
         file="architectures/layers/positions.py",
-        old="torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)",
-        new="torch.cat([first * cos + second * sin, second * cos - first * sin], dim=-1)",
+        old="torch.cat([x1 * cos - x2 * sin, x2 * cos + x1 * sin], dim=-1)",
+        new="torch.cat([x1 * cos + x2 * sin, x2 * cos - x1 * sin], dim=-1)",
         tests="tests/architectures/layers/test_positions.py",
     ),
     Fault(
