@@ -1,38 +1,38 @@
-"""Scores against a number of the runs, as ``study.against`` asks for: one Matplotlib figure."""
+"""Scores against the column of the runs that ``study.against`` names, as one Matplotlib figure."""
 
 from __future__ import annotations
 
 import pandas as pd
 
-from analysis.figures.style import MATPLOTLIB_MARKERS, PALETTE, places
-from analysis.stats.against_variable import against_scores, against_title, label, named
+from analysis.figures.style import MATPLOTLIB_MARKERS, PALETTE, palette_indices
+from analysis.stats.against_variable import against_scores, against_title, label, line_name
 from analysis.stats.arms import TASK_SCALE
 
 
 def against_figure(frame: pd.DataFrame) -> bytes | None:
-    """Return scores against the variable as SVG, a panel for each task; None where a study asks for nothing.
+    """Return scores against the variable as SVG, a panel for each task; None without ``study.against``.
 
     The variable's axis is logarithmic. The same frame always gives the same bytes.
     """
     scores = against_scores(frame)
     if scores.empty:
         return None
-    # Matplotlib takes a while to import; studies without such a figure need not wait for it.
+    # Matplotlib is slow to import; studies without such a figure do not load it.
     from matplotlib.figure import Figure
 
     from analysis.figures.files import figure_bytes
 
     panels = list(scores.groupby(TASK_SCALE, sort=True))
     figure = Figure(figsize=(6.4 * len(panels), 4.2), layout="constrained", facecolor="white")
-    place = places([str(name) for name in frame["backbone"].unique()])
-    for number, (_, rows) in enumerate(panels, start=1):
-        axes = figure.add_subplot(1, len(panels), number)
+    palette_index = palette_indices([str(name) for name in frame["backbone"].unique()])
+    for panel, (_, rows) in enumerate(panels, start=1):
+        axes = figure.add_subplot(1, len(panels), panel)
         for backbone, line in rows.groupby("backbone", sort=False):
-            index = place[str(backbone)]
+            index = palette_index[str(backbone)]
             axes.errorbar(
                 line["x"], line["score"], yerr=line["half_width"].fillna(0), capsize=3,
                 color=PALETTE[index], marker=MATPLOTLIB_MARKERS[index],
-                label=named(str(backbone), line),
+                label=line_name(str(backbone), line),
             )  # fmt: skip
         ticks = sorted({float(f"{x:.3g}") for x in rows["x"]})
         axes.set_xscale("log")

@@ -11,27 +11,27 @@ MOST_TARGETS = 3
 
 
 def bridge_figure(table: pd.DataFrame) -> Figure | None:
-    """Draw Spearman's rho with its 95% interval over models, a panel for each target; None without any.
+    """Draw Spearman's rho with its 95% interval over models, a panel for each target; None without targets.
 
-    Of the likelihood type with the most models. Thick bars: the middle 95% over draws of the seeds.
+    Models are those of the most frequent likelihood type. Thick bars: the middle 95% over resampled seeds.
 
     Args:
         table: from ``analysis.stats.bridge.bridge``.
     """
-    known = table[table["rho"].notna()]
-    if known.empty:
+    defined = table[table["rho"].notna()]
+    if defined.empty:
         return None
-    likelihood = known.groupby("likelihood")["models"].max().idxmax()
-    known = known[known["likelihood"] == likelihood]
-    targets = list(dict.fromkeys(known["target"]))[:MOST_TARGETS]
-    first = known[known["target"] == targets[0]]
-    order = [*first.sort_values("rho")["task"], *sorted(set(known["task"]) - set(first["task"]))]
+    likelihood = defined.groupby("likelihood")["models"].max().idxmax()
+    defined = defined[defined["likelihood"] == likelihood]
+    targets = list(dict.fromkeys(defined["target"]))[:MOST_TARGETS]
+    first_rows = defined[defined["target"] == targets[0]]
+    order = [*first_rows.sort_values("rho")["task"], *sorted(set(defined["task"]) - set(first_rows["task"]))]
     size = (2.2 + 2.6 * len(targets), 1.3 + 0.32 * len(order))
     figure = Figure(figsize=size, layout="constrained", facecolor="white")
-    for number, target in enumerate(targets, start=1):
-        axes = figure.add_subplot(1, len(targets), number)
+    for panel, target in enumerate(targets, start=1):
+        axes = figure.add_subplot(1, len(targets), panel)
         axes.axvline(0, color=REFERENCE_COLOUR, linewidth=0.8)
-        for _, row in known[known["target"] == target].iterrows():
+        for _, row in defined[defined["target"] == target].iterrows():
             height = order.index(row["task"])
             axes.plot([row["rho_low"], row["rho_high"]], [height] * 2, color=PALETTE[0], linewidth=1)
             axes.plot(
@@ -40,7 +40,7 @@ def bridge_figure(table: pd.DataFrame) -> Figure | None:
             axes.plot([row["rho"]], [height], color=PALETTE[0], marker="o")
         axes.set_xlim(-1.05, 1.05)
         axes.set_ylim(-0.6, len(order) - 0.4)
-        axes.set_yticks(range(len(order)), order if number == 1 else [""] * len(order))
+        axes.set_yticks(range(len(order)), order if panel == 1 else [""] * len(order))
         axes.set_xlabel("Spearman's rho over models")
-        axes.set_title(f"{target} ({likelihood}, {int(known['models'].max())} models)", fontsize="small")
+        axes.set_title(f"{target} ({likelihood}, {int(defined['models'].max())} models)", fontsize="small")
     return figure

@@ -1,7 +1,7 @@
-"""Figures of quality against context: other lengths of the same task, needles by length and depth, positions.
+"""Figures of quality against context: task lengths, needles by length and depth, loss by position.
 
 Loss by position is not in a run's record: ``experiments.evaluate stretches=8 output=RUN/evaluate.json``
-measures it, and the report reads that file where a run has one.
+measures it, and the report reads that file if a run has one.
 """
 
 from __future__ import annotations
@@ -21,10 +21,11 @@ from experiments.runtime.errors import RunError
 from experiments.runtime.json_state import Number, read_json
 
 EVALUATED = "evaluate.json"
+"""Name of a run's evaluation by position, in its folder."""
 
 
 class Stretch(TypedDict):
-    """Loss of a stretch of positions."""
+    """Mean loss over a range of positions."""
 
     begin: int
     end: int
@@ -32,24 +33,23 @@ class Stretch(TypedDict):
 
 
 class Evaluated(TypedDict):
-    """evaluate.json, as far as it is read here."""
+    """The fields of evaluate.json that are used."""
 
     by_position: list[Stretch]
 
 
-"""Name of a run's evaluation by position, in its folder."""
 MAP_AXES = ("depth", "sequence_length")
-"""The two settings of tests that make a map: up and across."""
+"""The two settings of extra evaluations that form a map: vertical and horizontal axis."""
 
 
 def is_map(tests: list[str]) -> bool:
-    """Return True if all extra evaluations among these set a length and a depth, and nothing else."""
-    asked = [settings(test) for test in tests if test != TRAINED]
-    return bool(asked) and all(tuple(found) == MAP_AXES for found in asked)
+    """Return True if all extra evaluations in ``tests`` set exactly a length and a depth."""
+    changed = [settings(test) for test in tests if test != TRAINED]
+    return bool(changed) and all(tuple(names) == MAP_AXES for names in changed)
 
 
 def further_curves(frame: pd.DataFrame) -> go.Figure | None:
-    """Score on each further test, a panel for each task; None where there are none beside maps."""
+    """Draw the score on each extra evaluation, a panel for each task; None if there are only maps."""
     scores = further_scores(frame)
     panels = [
         (p, rows) for p, rows in scores.groupby(TASK_SCALE, sort=True) if not is_map(list(rows["test"]))
@@ -57,24 +57,24 @@ def further_curves(frame: pd.DataFrame) -> go.Figure | None:
     if not panels:
         return None
     figure, cells = make_panels([f"{task}, {scale}" for (task, scale), _ in panels])
-    style, named = styles(frame), set()
+    style, in_legend = styles(frame), set()
     for ((task, _), rows), cell in zip(panels, cells, strict=True):
         shared = shared_setting(rows["test"])
-        for arm, points in rows.groupby("arm", sort=False):
-            look = style[str(arm)]
+        for model, points in rows.groupby("arm", sort=False):
+            look = style[str(model)]
             labels = [test.removeprefix(f"{shared}=").replace(" ", "<br>") for test in points["test"]]
             trace = go.Scatter(
                 x=["as<br>trained" if test == TRAINED else label
                    for test, label in zip(points["test"], labels, strict=True)],
-                y=points["score"].tolist(), mode="lines+markers", name=str(arm),
-                legendgroup=str(arm), showlegend=arm not in named,
+                y=points["score"].tolist(), mode="lines+markers", name=str(model),
+                legendgroup=str(model), showlegend=model not in in_legend,
                 line={"color": look["color"], "dash": look["dash"]},
                 marker={"symbol": look["symbol"], "size": 8},
                 error_y={"type": "data", "array": points["half_width"].tolist(), "thickness": 1},
-                hovertemplate=f"{arm}, %{{x}}: %{{y:.4f}}<extra></extra>",
+                hovertemplate=f"{model}, %{{x}}: %{{y:.4f}}<extra></extra>",
             )  # fmt: skip
             figure.add_trace(trace, **cell)
-            named.add(arm)
+            in_legend.add(model)
         title = shared.replace("_", " ") or "settings of the test that differ"
         figure.update_xaxes(type="category", title_text=title, automargin=True, **cell)
         figure.update_yaxes(title_text=_metric(frame, str(task)), **cell)
@@ -82,32 +82,32 @@ def further_curves(frame: pd.DataFrame) -> go.Figure | None:
 
 
 def _metric(frame: pd.DataFrame, task: str) -> str:
-    """The score of a task, in words."""
+    """Return the metric of a task as an axis title."""
     return str(frame[frame["task"] == task]["metric"].dropna().iloc[0]).replace("_", " ")
 
 
 def recall_maps(frame: pd.DataFrame) -> go.Figure | None:
-    """Score by length and depth of the needle, a map for each arm; None where no tests ask for both."""
+    """Draw the score by length and depth of the needle, a map for each arm; None without such evaluations."""
     scores = further_scores(frame)
     panels = [
-        ((task, arm), rows[rows["test"] != TRAINED])
-        for (task, _, arm), rows in scores.groupby([*TASK_SCALE, "arm"], sort=True)
+        ((task, model), rows[rows["test"] != TRAINED])
+        for (task, _, model), rows in scores.groupby([*TASK_SCALE, "arm"], sort=True)
         if is_map(list(rows["test"]))
     ][:MOST_PANELS]
     if not panels:
         return None
-    figure, cells = make_panels([f"{arm}, {task}" for (task, arm), _ in panels])
-    for ((task, arm), rows), cell in zip(panels, cells, strict=True):
-        asked = pd.DataFrame([settings(test) for test in rows["test"]], index=rows.index)
-        table = rows.assign(**asked.astype(float)).pivot(
+    figure, cells = make_panels([f"{model}, {task}" for (task, model), _ in panels])
+    for ((task, model), rows), cell in zip(panels, cells, strict=True):
+        axes = pd.DataFrame([settings(test) for test in rows["test"]], index=rows.index)
+        table = rows.assign(**axes.astype(float)).pivot(
             index=MAP_AXES[0], columns=MAP_AXES[1], values="score"
         )
         trace = go.Heatmap(
             x=[f"{length:g}" for length in table.columns], y=[f"{depth:g}" for depth in table.index],
             z=table.to_numpy().tolist(), zmin=0, zmax=1, colorscale="Cividis", texttemplate="%{z:.2f}",
-            xgap=2, ygap=2, name=str(arm), showscale=cell == cells[-1],
+            xgap=2, ygap=2, name=str(model), showscale=cell == cells[-1],
             colorbar={"title": {"text": _metric(frame, str(task)), "side": "right"}},
-            hovertemplate=f"<b>{arm}</b>, length %{{x}}, depth %{{y}}: %{{z:.4f}}<extra></extra>",
+            hovertemplate=f"<b>{model}</b>, length %{{x}}, depth %{{y}}: %{{z:.4f}}<extra></extra>",
         )  # fmt: skip
         figure.add_trace(trace, **cell)
         figure.update_xaxes(type="category", title_text="sequence length", **cell)
@@ -124,46 +124,49 @@ def read_positions(frame: pd.DataFrame) -> pd.DataFrame:
     rows: list[dict[str, object]] = []
     for run in frame[finished(frame)].to_dict("records"):
         try:
-            found = read_json(Path(run["path"]) / EVALUATED, Evaluated, "delete it")
+            evaluation = read_json(Path(run["path"]) / EVALUATED, Evaluated, "delete it")
         except RunError as error:
             sys.stderr.write(f"warning: {error}\n")
             continue
-        if found is None:
+        if evaluation is None:
             continue
-        known = {key: run[key] for key in ("task", "scale", "arm", "seed")}
+        run_columns = {key: run[key] for key in ("task", "scale", "arm", "seed")}
         rows += [
-            known | {"begin": s["begin"], "end": s["end"], "nats": float(s["nats_per_token"])}
-            for s in found["by_position"]
+            run_columns | {"begin": s["begin"], "end": s["end"], "nats": float(s["nats_per_token"])}
+            for s in evaluation["by_position"]
         ]
     return pd.DataFrame(rows, columns=["task", "scale", "arm", "seed", "begin", "end", "nats"])
 
 
 def position_curves(positions: pd.DataFrame, frame: pd.DataFrame) -> go.Figure | None:
-    """Nats per token by position, a panel for each task: means over seeds with 95% t-intervals.
+    """Draw nats per token by position, a panel for each task: means over seeds with 95% t-intervals.
 
-    From ``read_positions``. A point stands in the middle of its stretch.
+    Args:
+        positions: from ``read_positions``. A point is drawn at the middle of its range of positions.
+        frame: from ``load_study``, for the models' colours.
     """
     groups = list(positions.groupby(TASK_SCALE, sort=True))[:MOST_PANELS]
     if not groups:
         return None
     figure, cells = make_panels([f"{task}, {scale}" for (task, scale), _ in groups])
-    look, named = styles(frame), set()
+    look, in_legend = styles(frame), set()
     for (_, rows), cell in zip(groups, cells, strict=True):
-        for arm, own in rows.groupby("arm", sort=True):
-            style = look[str(arm)]
-            stretches = own.groupby(["begin", "end"], sort=True)["nats"]
+        for model, model_rows in rows.groupby("arm", sort=True):
+            style = look[str(model)]
+            stretches = model_rows.groupby(["begin", "end"], sort=True)["nats"]
             means = [mean_interval(nats.tolist()) for _, nats in stretches]
             spans = [span for span, _ in stretches]
             trace = go.Scatter(
                 x=[(begin + end - 1) / 2 for begin, end in spans], y=[estimate.mean for estimate in means],
                 error_y={"type": "data", "array": [e.half_width or 0.0 for e in means], "thickness": 1},
                 customdata=[f"{begin} to {end - 1}" for begin, end in spans],
-                mode="lines+markers", name=str(arm), legendgroup=str(arm), showlegend=arm not in named,
+                mode="lines+markers", name=str(model), legendgroup=str(model),
+                showlegend=model not in in_legend,
                 line={"color": style["color"], "dash": style["dash"]}, marker={"symbol": style["symbol"]},
-                hovertemplate=f"<b>{arm}</b>, tokens %{{customdata}}: %{{y:.4f}}<extra></extra>",
+                hovertemplate=f"<b>{model}</b>, tokens %{{customdata}}: %{{y:.4f}}<extra></extra>",
             )  # fmt: skip
             figure.add_trace(trace, **cell)
-            named.add(arm)
+            in_legend.add(model)
         figure.update_xaxes(title_text="position in the sequence, tokens", **cell)
         figure.update_yaxes(title_text="nats per token", **cell)
     return figure

@@ -1,7 +1,7 @@
-"""The report's figures for papers: drawn anew by Matplotlib, as SVG, PDF or PNG, in one style.
+"""The report's figures for papers: Plotly figures redrawn by Matplotlib, as SVG, PDF or PNG, in one style.
 
-Every figure of the report is made of lines and markers, or of a map of numbers, on panels; that, and no more
-of Plotly, is drawn.
+Every figure of the report consists of panels with lines and markers or with a heat map; only these parts of
+Plotly are supported.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ INCHES = (4.6, 3.4)
 
 
 def printed(figure: go.Figure, kind: str) -> bytes:
-    """A figure as the bytes of a file; the same figure always gives the same SVG."""
+    """Return a figure as the content of a file; the same figure always gives the same SVG."""
     drawn, panels = _panels(figure)
     for trace in figure.data:
         if trace.visible is not False and trace.x is not None and len(trace.x):
@@ -42,7 +42,7 @@ def printed(figure: go.Figure, kind: str) -> bytes:
 
 
 def _panels(figure: go.Figure) -> tuple[Figure, dict[str, Any]]:
-    """An empty Matplotlib figure with the panels of Plotly's, by the names of their horizontal axes."""
+    """Return an empty Matplotlib figure, and its panels by the name of Plotly's horizontal axis."""
     names = sorted((k for k in figure.layout if re.fullmatch(r"xaxis\d*", k)), key=_number)
     columns = min(2, len(names))
     lines = -(-len(names) // columns)
@@ -58,9 +58,9 @@ def _panels(figure: go.Figure) -> tuple[Figure, dict[str, Any]]:
         panel.set_ylabel(up.title.text or "")
         panel.set_xscale("log" if across.type == "log" else "linear")
         panel.set_yscale("log" if up.type == "log" else "linear")
-        for axis, wanted in ((panel.xaxis, across), (panel.yaxis, up)):
-            if wanted.tickvals is not None:
-                axis.set_ticks(wanted.tickvals, wanted.ticktext)
+        for axis, plotly_axis in ((panel.xaxis, across), (panel.yaxis, up)):
+            if plotly_axis.tickvals is not None:
+                axis.set_ticks(plotly_axis.tickvals, plotly_axis.ticktext)
                 axis.set_ticks([], minor=True)
         if up.autorange == "reversed":
             panel.invert_yaxis()
@@ -77,16 +77,16 @@ def _number(name: str) -> int:
 
 
 def _draw(panel: Any, trace: go.Scatter) -> None:
-    """Draw one trace: a line, markers, error bars, or the area down to the trace before."""
+    """Draw one trace: a line, markers, error bars, or the area down to the previous trace."""
     x = [v.replace("<br>", "\n") if isinstance(v, str) else v for v in trace.x]
     y = [v.replace("<br>", "\n") if isinstance(v, str) else v for v in trace.y]
     mode, marker = trace.mode or "lines", trace.marker
     colour = trace.line.color or marker.color
     if trace.line.width == 0:  # an edge of a band; its second edge fills up to the first
-        before = getattr(panel, "band_edge", None)
-        if trace.fill == "tonexty" and before is not None:
+        lower_edge = getattr(panel, "band_edge", None)
+        if trace.fill == "tonexty" and lower_edge is not None:
             red, green, blue = (int(v) / 255 for v in re.findall(r"\d+", str(trace.fillcolor))[:3])
-            panel.fill_between(x, before, y, color=(red, green, blue), alpha=0.15, linewidth=0)
+            panel.fill_between(x, lower_edge, y, color=(red, green, blue), alpha=0.15, linewidth=0)
         panel.band_edge = y
         return
     symbol = str(marker.symbol or "circle")
@@ -94,7 +94,7 @@ def _draw(panel: Any, trace: go.Scatter) -> None:
     hollow = symbol.endswith("-open")
     sizes = marker.size if marker.size is not None else 6
     size = max(sizes) if isinstance(sizes, tuple | list) else sizes
-    # The interval of a share of 1 ends below it, and Matplotlib takes no negative lengths.
+    # The interval of a fraction of 1 ends below 1, and Matplotlib rejects negative lengths.
     bars = {
         key: np.array([bar.array if bar.arrayminus is None else bar.arrayminus, bar.array], float).clip(0)
         for key, bar in (("xerr", trace.error_x), ("yerr", trace.error_y))
@@ -117,12 +117,12 @@ def _draw(panel: Any, trace: go.Scatter) -> None:
 
 
 def _draw_map(panel: Any, trace: go.Heatmap) -> None:
-    """A map of numbers, each written in its field."""
+    """Draw a heat map with the value in each cell."""
     field = np.array(trace.z, dtype=float)
     panel.pcolormesh(field, cmap="cividis", vmin=trace.zmin, vmax=trace.zmax, edgecolors="white")
     panel.grid(False)
     for axis, names in ((panel.xaxis, trace.x), (panel.yaxis, trace.y)):
-        axis.set_ticks([place + 0.5 for place in range(len(names))], names)
+        axis.set_ticks([index + 0.5 for index in range(len(names))], names)
     middle = (trace.zmin + trace.zmax) / 2
     for (row, column), value in np.ndenumerate(field):
         if np.isfinite(value):

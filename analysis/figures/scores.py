@@ -1,4 +1,4 @@
-"""Figures of scores: at the end, against a baseline, and over all tasks."""
+"""Figures of scores: final scores, differences from a baseline, and profiles over all tasks."""
 
 from __future__ import annotations
 
@@ -9,20 +9,27 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from analysis.figures.style import PALETTE, PANEL_HEIGHT, REFERENCE_COLOUR, make_panels, places, styles
+from analysis.figures.style import (
+    PALETTE,
+    PANEL_HEIGHT,
+    REFERENCE_COLOUR,
+    make_panels,
+    palette_indices,
+    styles,
+)
 from analysis.stats.aggregates import performance_profile
 from analysis.stats.arms import TASK_SCALE, arm_table, finished
 from analysis.stats.targets.performance_profile import task_scores
 
 ROWS = 6
-"""Arms that the labels of a panel of this height have room for."""
+"""Arms whose labels fit in a panel of the default height."""
 
 
 def final_scores(frame: pd.DataFrame) -> go.Figure | None:
-    """Test scores: mean with 95% t-interval, and the seeds as small dots; None without scores."""
+    """Draw test scores: mean with 95% t-interval, and the seeds as small dots; None without scores."""
     table = arm_table(frame)
     table = table[table["score"].map(math.isfinite)]
-    groups = [(place, rows) for place, rows in table.groupby(TASK_SCALE) if (rows["kind"] == "arm").any()]
+    groups = [(key, rows) for key, rows in table.groupby(TASK_SCALE) if (rows["kind"] == "arm").any()]
     if not groups:
         return None
     figure, cells = make_panels([f"{task}, {scale}" for (task, scale), _ in groups])
@@ -68,9 +75,11 @@ def _point(row: pd.Series, values: list[float], label: str, marker: dict[str, ob
 
 
 def forest(gains: pd.DataFrame, frame: pd.DataFrame) -> go.Figure | None:
-    """Difference from the baseline on each task, to the right where better; from ``baseline_gains``.
+    """Draw the difference from the baseline on each task (right: better), with a row for each arm.
 
-    A task has a line for each arm, in the order of the arms, around its name.
+    Args:
+        gains: from ``baseline_gains``.
+        frame: from ``load_study``, for the models' colours.
     """
     if gains.empty:
         return None
@@ -78,20 +87,20 @@ def forest(gains: pd.DataFrame, frame: pd.DataFrame) -> go.Figure | None:
     look = styles(frame)
     names = list(dict.fromkeys(gains["task"] + ", " + gains["scale"]))
     arms = sorted(gains["arm"].unique())
-    for number, arm in enumerate(arms):
-        own, style = gains[gains["arm"] == arm], look[str(arm)]
-        height = (number + 0.5) / len(arms) - 0.5
+    for index, model in enumerate(arms):
+        rows, style = gains[gains["arm"] == model], look[str(model)]
+        height = (index + 0.5) / len(arms) - 0.5
         figure.add_trace(
             go.Scatter(
-                x=own["gain"].tolist(),
-                y=[names.index(name) + 0.8 * height for name in own["task"] + ", " + own["scale"]],
-                mode="markers", name=str(arm), customdata=own["task"].tolist(),
+                x=rows["gain"].tolist(),
+                y=[names.index(name) + 0.8 * height for name in rows["task"] + ", " + rows["scale"]],
+                mode="markers", name=str(model), customdata=rows["task"].tolist(),
                 error_x={
-                    "type": "data", "symmetric": False, "array": (own["high"] - own["gain"]).tolist(),
-                    "arrayminus": (own["gain"] - own["low"]).tolist(), "color": style["color"],
+                    "type": "data", "symmetric": False, "array": (rows["high"] - rows["gain"]).tolist(),
+                    "arrayminus": (rows["gain"] - rows["low"]).tolist(), "color": style["color"],
                 },
                 marker={"color": style["color"], "symbol": style["symbol"], "size": 9},
-                hovertemplate=f"<b>{arm}</b>, %{{customdata}}: %{{x:.4f}}<extra></extra>",
+                hovertemplate=f"<b>{model}</b>, %{{customdata}}: %{{x:.4f}}<extra></extra>",
             ), **cell,
         )  # fmt: skip
     figure.update_yaxes(
@@ -103,19 +112,19 @@ def forest(gains: pd.DataFrame, frame: pd.DataFrame) -> go.Figure | None:
 
 
 def profiles(frame: pd.DataFrame) -> go.Figure | None:
-    """Share of runs above each score, as the mean over tasks; None below three tasks of shares."""
+    """Draw the fraction of runs above each score, as the mean over tasks; None below ``MIN_TASKS`` tasks."""
     scores = task_scores(frame)
     if not scores:
         return None
     figure, cells = make_panels([f"performance profile, {scale}" for scale in scores])
     thresholds = np.linspace(0, 1, 101)
     for (_, by_line), cell in zip(scores.items(), cells, strict=True):
-        place = places([line.split(" ")[0] for line in by_line])
+        palette_index = palette_indices([line.split(" ")[0] for line in by_line])
         for line, tasks in by_line.items():
-            share = performance_profile(list(tasks.values()), thresholds.tolist())
+            above = performance_profile(list(tasks.values()), thresholds.tolist())
             figure.add_trace(
-                go.Scatter(x=thresholds.tolist(), y=share.tolist(), mode="lines", name=line, legendgroup=line,
-                           line={"color": PALETTE[place[line.split(" ")[0]]], "shape": "hv"}), **cell,
+                go.Scatter(x=thresholds.tolist(), y=above.tolist(), mode="lines", name=line, legendgroup=line,
+                           line={"color": PALETTE[palette_index[line.split(" ")[0]]], "shape": "hv"}), **cell,
             )  # fmt: skip
         figure.update_xaxes(title_text="score", **cell)
         figure.update_yaxes(title_text="fraction of runs above", **cell)

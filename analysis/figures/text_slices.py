@@ -1,4 +1,4 @@
-"""Where in the text a model gains: bits per token of each slice, against the baseline."""
+"""Gain of each model over the baseline on each slice of the text, in bits per token."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ GROUPINGS = {
 
 
 def slice_gains(table: pd.DataFrame, frame: pd.DataFrame) -> go.Figure | None:
-    """Gain of each model over its baseline on each slice, to the right where better; None without any.
+    """Draw the gain of each model over its baseline on each slice (right: better); None without gains.
 
-    Bars are the simultaneous 95% interval over seeds, and else, of few seeds, twice the standard error over
-    documents. A panel for each grouping, of the likelihood type with the most models of each task.
+    Bars are the simultaneous 95% interval over seeds, or, with too few seeds, twice the standard error over
+    documents. Each task has a panel for each grouping, for the likelihood type with the most models.
 
     Args:
         table: from ``analysis.stats.text_slices.slice_table``.
@@ -28,43 +28,43 @@ def slice_gains(table: pd.DataFrame, frame: pd.DataFrame) -> go.Figure | None:
     """
     rows = table[table["gain"].notna() & table["by"].isin(list(GROUPINGS))]
     panels = []
-    for (task, scale), own in rows.groupby(["task", "scale"], sort=True):
-        widest = own.groupby("likelihood")["arm"].nunique().idxmax()
-        own = own[own["likelihood"] == widest]
-        for by, words in GROUPINGS.items():
-            if not (cells := own[own["by"] == by]).empty:
-                panels.append((f"{task}, {scale}: {words}", cells))
+    for (task, scale), gains in rows.groupby(["task", "scale"], sort=True):
+        widest = gains.groupby("likelihood")["arm"].nunique().idxmax()
+        gains = gains[gains["likelihood"] == widest]
+        for by, label in GROUPINGS.items():
+            if not (panel_rows := gains[gains["by"] == by]).empty:
+                panels.append((f"{task}, {scale}: {label}", panel_rows))
     panels = panels[:MOST_PANELS]
     if not panels:
         return None
-    figure, places = make_panels([title for title, _ in panels])
-    look, named = styles(frame), set()
-    for (_, cells), place in zip(panels, places, strict=True):
-        names = list(dict.fromkeys(cells["slice"]))
-        arms = sorted(cells["arm"].unique())
-        for number, arm in enumerate(arms):
-            own, style = cells[cells["arm"] == arm], look[str(arm)]
-            shift = 0.6 * ((number + 0.5) / len(arms) - 0.5)
-            half = (own["high"] - own["gain"]).fillna(2 * own["item_se"]).fillna(0)
+    figure, panel_cells = make_panels([title for title, _ in panels])
+    look, in_legend = styles(frame), set()
+    for (_, panel_rows), cell in zip(panels, panel_cells, strict=True):
+        names = list(dict.fromkeys(panel_rows["slice"]))
+        arms = sorted(panel_rows["arm"].unique())
+        for index, model in enumerate(arms):
+            gains, style = panel_rows[panel_rows["arm"] == model], look[str(model)]
+            shift = 0.6 * ((index + 0.5) / len(arms) - 0.5)
+            half = (gains["high"] - gains["gain"]).fillna(2 * gains["item_se"]).fillna(0)
             figure.add_trace(
                 go.Scatter(
-                    x=own["gain"].tolist(), y=[names.index(name) + shift for name in own["slice"]],
-                    mode="markers", name=str(arm), legendgroup=str(arm), showlegend=arm not in named,
-                    customdata=own["slice"].tolist(),
+                    x=gains["gain"].tolist(), y=[names.index(name) + shift for name in gains["slice"]],
+                    mode="markers", name=str(model), legendgroup=str(model),
+                    showlegend=model not in in_legend, customdata=gains["slice"].tolist(),
                     error_x={"type": "data", "array": half.tolist(), "color": style["color"], "thickness": 1},
                     marker={"color": style["color"], "symbol": style["symbol"], "size": 8},
-                    hovertemplate=f"<b>{arm}</b>, %{{customdata}}: %{{x:.4f}}<extra></extra>",
-                ), **place,
+                    hovertemplate=f"<b>{model}</b>, %{{customdata}}: %{{x:.4f}}<extra></extra>",
+                ), **cell,
             )  # fmt: skip
-            named.add(arm)
-        shares = cells.drop_duplicates("slice").set_index("slice")["share"]
+            in_legend.add(model)
+        shares = panel_rows.drop_duplicates("slice").set_index("slice")["share"]
         figure.update_yaxes(
             tickvals=list(range(len(names))), ticktext=[f"{name} ({shares[name]:.1%})" for name in names],
-            range=[len(names) - 0.5, -0.5], automargin=True, zeroline=False, **place,
+            range=[len(names) - 0.5, -0.5], automargin=True, zeroline=False, **cell,
         )  # fmt: skip
         figure.update_xaxes(
-            title_text=f"fewer bits per token than {cells['baseline'].iloc[0]}",
-            zerolinecolor=REFERENCE_COLOUR, **place,
+            title_text=f"fewer bits per token than {panel_rows['baseline'].iloc[0]}",
+            zerolinecolor=REFERENCE_COLOUR, **cell,
         )  # fmt: skip
     figure.update_layout(height=PANEL_HEIGHT * ((len(panels) + 1) // 2))
     return figure

@@ -1,4 +1,4 @@
-"""Scores against what they cost: training and decoding speed, memory of a GPU, decoding state."""
+"""Scores against costs: training and decoding speed, memory of a GPU, decoding state."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ COSTS = {
     MEMORY: ("peak memory of the GPU in training, MiB", 2.0**20, "lower"),
     "state_bytes_2k": ("decoding state at 2048 tokens, KiB", 2.0**10, "lower"),
 }
-"""Costs on the horizontal axes: column, label, unit, and whether more of it is better."""
+"""Costs on the horizontal axes: column, label, unit, and whether higher or lower is better."""
 MOST_LABELS = 10
-"""Models of a panel that are all labelled; of more, those on the front are."""
+"""Number of models of a panel up to which all are labelled; with more, only those on the front are."""
 
 
 def decoding_context(speed: pd.DataFrame) -> int | None:
-    """The longest context after which every backbone decoded for one sequence; None where there is none."""
+    """Return the longest context at which every backbone was measured decoding one sequence; None without."""
     rows = speed[(speed["mode"] == "decode") & (speed["batch_size"] == 1)]
     measured = rows.groupby("context")["backbone"].nunique()
     common = measured[measured == rows["backbone"].nunique()]
@@ -31,52 +31,55 @@ def decoding_context(speed: pd.DataFrame) -> int | None:
 
 
 def with_costs(arms: pd.DataFrame, speed: pd.DataFrame | None) -> pd.DataFrame:
-    """``arms`` with ``decoded_per_second`` of their backbone, and no state for those that keep none.
+    """Return ``arms`` with the column ``decoded_per_second`` of their backbone.
 
-    An arm without a decoding state writes no tokens one by one, whatever its backbone can: both are NaN.
+    An arm without a decoding state does not generate token by token: both columns are NaN.
     """
-    found: dict[str, float] = {}
+    decoding_speed: dict[str, float] = {}
     if speed is not None and (context := decoding_context(speed)) is not None:
         rows = speed[(speed["mode"] == "decode") & (speed["batch_size"] == 1) & (speed["context"] == context)]
-        found = dict(zip(rows["backbone"], rows["tokens_per_second"], strict=True))
+        decoding_speed = dict(zip(rows["backbone"], rows["tokens_per_second"], strict=True))
     keeps = arms["state_bytes_2k"] > 0
     return arms.assign(
-        decoded_per_second=arms["backbone"].map(found).astype(float).where(keeps),
+        decoded_per_second=arms["backbone"].map(decoding_speed).astype(float).where(keeps),
         state_bytes_2k=arms["state_bytes_2k"].where(keeps),
     )
 
 
 def measured_costs(frame: pd.DataFrame) -> dict[str, tuple[str, float, str]]:
-    """Return ``COSTS`` without memory where it is that of the whole process, as on a CPU."""
+    """Return ``COSTS``; without memory if it was measured for the full process, as on a CPU."""
     on_gpu = (frame["device_name"].dropna() == "cuda").all()
     return {key: value for key, value in COSTS.items() if key != MEMORY or on_gpu}
 
 
 def pareto_fronts(frame: pd.DataFrame, speed: pd.DataFrame | None = None) -> go.Figure | None:
-    """Score against each cost, for each task and likelihood class, with 95% intervals over seeds.
+    """Draw the score against each cost, for each task and likelihood type, with 95% intervals over seeds.
 
-    Arms that have not learned the task are left out. A dotted line joins the arms that no other dominates;
-    dominated ones are open. ``speed`` holds rows of ``experiments.benchmark``; without any there is no speed
-    of decoding.
+    Arms that have not learned the task are left out. A dotted line connects the Pareto front; dominated arms
+    have open markers.
+
+    Args:
+        frame: from ``load_study``.
+        speed: rows of ``experiments.benchmark``, for decoding speed.
     """
     arms = arm_table(frame)
     arms = with_costs(arms[ranked(arms)], speed)
     groups = list(arms.groupby([*TASK_SCALE, "likelihood"], dropna=False, sort=True))
     costs = measured_costs(frame)
-    wanted = [(key, rows, cost) for key, rows in groups for cost in costs if rows[cost].notna().sum() > 1]
-    wanted = wanted[: len(COSTS) * MOST_PANELS // 2]
-    if not wanted:
+    panels = [(key, rows, cost) for key, rows in groups for cost in costs if rows[cost].notna().sum() > 1]
+    panels = panels[: len(COSTS) * MOST_PANELS // 2]
+    if not panels:
         return None
-    figure, cells = make_panels([", ".join(k for k in key if isinstance(k, str)) for key, _, _ in wanted])
+    figure, cells = make_panels([", ".join(k for k in key if isinstance(k, str)) for key, _, _ in panels])
     look = styles(frame)
-    for (_, rows, cost), cell in zip(wanted, cells, strict=True):
+    for (_, rows, cost), cell in zip(panels, cells, strict=True):
         for trace in _panel(rows[rows[cost].notna()], cost, look):
             figure.add_trace(trace, **cell)
         label, unit, better = COSTS[cost]
-        shown = rows[cost].dropna() / unit
-        wide = shown.max() > 10 * shown.min() > 0
+        costs_in_unit = rows[cost].dropna() / unit
+        is_log = costs_in_unit.max() > 10 * costs_in_unit.min() > 0
         figure.update_xaxes(
-            title_text=f"{label} ({better} is better)", **(log_axis(shown) if wide else {}), **cell
+            title_text=f"{label} ({better} is better)", **(log_axis(costs_in_unit) if is_log else {}), **cell
         )
         figure.update_yaxes(title_text=_score_title(rows.iloc[0]), **cell)
     figure.update_layout(margin_t=40)  # models are labelled: there is no legend
@@ -99,42 +102,42 @@ def _panel(rows: pd.DataFrame, cost: str, look: dict[str, dict[str, str]]) -> li
         )
     ]  # fmt: skip
     labelled = set(rows["arm"] if len(rows) <= MOST_LABELS else front["arm"])
-    for number, (_, row) in enumerate(rows.sort_values(cost).iterrows()):
-        arm, style = str(row["arm"]), look[str(row["arm"])]
-        known = math.isfinite(row["low"])
-        colour = REFERENCE_COLOUR if arm in open_arms else style["color"]
-        symbol = style["symbol"] + "-open" * (arm in open_arms)
+    for index, (_, row) in enumerate(rows.sort_values(cost).iterrows()):
+        model, style = str(row["arm"]), look[str(row["arm"])]
+        has_interval = math.isfinite(row["low"])
+        colour = REFERENCE_COLOUR if model in open_arms else style["color"]
+        symbol = style["symbol"] + "-open" * (model in open_arms)
         traces.append(
             go.Scatter(
-                x=[row[cost] / unit], y=[row["score"]], mode="markers+text", name=arm, legendgroup=arm,
-                text=[arm if arm in labelled else ""], textfont={"size": 11},
-                textposition="top center" if number % 2 else "bottom center",
+                x=[row[cost] / unit], y=[row["score"]], mode="markers+text", name=model, legendgroup=model,
+                text=[model if model in labelled else ""], textfont={"size": 11},
+                textposition="top center" if index % 2 else "bottom center",
                 marker={"color": colour, "symbol": symbol, "size": 11}, showlegend=False, cliponaxis=False,
                 error_y={
                     "type": "data", "symmetric": False, "color": colour, "thickness": 1,
-                    "array": [row["high"] - row["score"] if known else 0.0],
-                    "arrayminus": [row["score"] - row["low"] if known else 0.0],
+                    "array": [row["high"] - row["score"] if has_interval else 0.0],
+                    "arrayminus": [row["score"] - row["low"] if has_interval else 0.0],
                 },
-                hovertemplate=f"<b>{arm}</b> %{{x:.4s}}, %{{y:.4f}}<extra></extra>",
+                hovertemplate=f"<b>{model}</b> %{{x:.4s}}, %{{y:.4f}}<extra></extra>",
             )
         )  # fmt: skip
     return traces
 
 
 def dominated(rows: pd.DataFrame, cost: str, better: str) -> set[str]:
-    """The arms that another is at least as good as in both score and cost, and better in one."""
+    """Return the arms that are Pareto-dominated: another is as good in score and cost, and better in one."""
     score = rows["score"] * (1 if rows["direction"].iloc[0] == "higher" else -1)
-    saved = rows[cost] * (1 if better == "higher" else -1)
-    found = set()
+    signed_cost = rows[cost] * (1 if better == "higher" else -1)
+    dominated_arms = set()
     for i in rows.index:
-        as_good = (score >= score[i]) & (saved >= saved[i])
-        if (as_good & ((score > score[i]) | (saved > saved[i]))).any():
-            found.add(str(rows.loc[i, "arm"]))
-    return found
+        as_good = (score >= score[i]) & (signed_cost >= signed_cost[i])
+        if (as_good & ((score > score[i]) | (signed_cost > signed_cost[i]))).any():
+            dominated_arms.add(str(rows.loc[i, "arm"]))
+    return dominated_arms
 
 
 def decoding_note(frame: pd.DataFrame, speed: pd.DataFrame | None) -> str:
-    """Return of which models decoding speed was measured, in words; empty where none is shown."""
+    """Return a sentence with the models for which decoding speed was measured; empty without."""
     if speed is None or (context := decoding_context(speed)) is None:
         return ""
     rows = speed[(speed["mode"] == "decode") & speed["backbone"].isin(frame["backbone"])]

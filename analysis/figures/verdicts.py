@@ -1,7 +1,7 @@
 """The verdict figure: each model's difference from the baseline of its likelihood type, with 95% intervals.
 
-A panel for each task; inside it an axis for each likelihood type, as scores of different types are not
-comparable. The figure is drawn in inches, at the width of a README (850 pixels at 100 dots per inch).
+Each task has a panel with an axis for each likelihood type, because scores of different types are not
+comparable. Lengths are in inches, for the width of a README (850 pixels at 100 dots per inch).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from analysis.figures.style import MOST_PANELS, PALETTE, places
+from analysis.figures.style import MOST_PANELS, PALETTE, palette_indices
 from analysis.stats.arms import TASK_SCALE, likelihood_group
 from analysis.stats.verdicts.verdict_test import UNDECIDED
 from analysis.stats.versus_baseline import with_differences
@@ -24,7 +24,7 @@ from experiments.runtime.console import plural
 
 WIDTH = 8.5
 ROW = 0.25
-"""Height of one model's row; all lengths are inches."""
+"""Height of one model's row. All lengths are in inches."""
 TASK_TITLE = 0.5
 GROUP_TITLE = 0.3
 AXIS = 0.5
@@ -35,7 +35,7 @@ FOOTER = 0.62
 LETTER = 0.075
 """Width of a letter of a model's name."""
 LONGEST = {True: 22, False: 52}
-"""Letters after which a name takes a second line, with two columns of tasks and with one."""
+"""Characters of a model's name before it is wrapped, with two columns of tasks (True) and with one."""
 SCORES, MARGIN = 0.95, 0.12
 """Widths of the column of scores, and of the margins."""
 INK, SOFT, LINE = "#1B1F24", "#5B6570", "#D5DAE0"
@@ -46,26 +46,26 @@ LIKELIHOOD_TITLES = {
     "bound": "bound on the likelihood",
     "pseudo": "pseudo-likelihood",
 }
-"""Titles of the groups; a score that is no likelihood has none."""
+"""Titles of the groups; scores that are not likelihoods have none."""
 
 
 def verdict_figure(frame: pd.DataFrame) -> Figure | None:
-    """Return the figure of a study's frame; None where no model has a score."""
+    """Return the figure of a study's frame; None if no model has a score."""
     rows = with_differences(frame)
     rows = rows[(rows["kind"] == "arm") & (rows["seeds"] > 0)]
-    tasks = [own for _, own in rows.groupby(TASK_SCALE, sort=True)][:MOST_PANELS]
+    tasks = [task_rows for _, task_rows in rows.groupby(TASK_SCALE, sort=True)][:MOST_PANELS]
     if not tasks:
         return None
     pairs = list(zip_longest(tasks[::2], tasks[1::2]))
-    heights = [max(_height(own) for own in pair if own is not None) for pair in pairs]
+    heights = [max(_height(task_rows) for task_rows in pair if task_rows is not None) for pair in pairs]
     figure = Figure(figsize=(WIDTH, sum(heights) + FOOTER), facecolor="white")
-    colours = places([str(name) for name in frame["backbone"].unique()])
+    colours = palette_indices([str(name) for name in frame["backbone"].unique()])
     top = figure.get_figheight()
     width = WIDTH if len(tasks) == 1 else WIDTH / 2
     for pair, height in zip(pairs, heights, strict=True):
-        for column, own in enumerate(pair):
-            if own is not None:
-                _draw_task(figure, own, column * width, width, top, colours)
+        for column, task_rows in enumerate(pair):
+            if task_rows is not None:
+                _draw_task(figure, task_rows, column * width, width, top, colours)
         top -= height
     figure.text(
         MARGIN / WIDTH, 0.1 / figure.get_figheight(), _caption(rows), fontsize=7.5, color=SOFT, va="bottom",
@@ -85,48 +85,48 @@ def _groups(rows: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
 
 def _height(rows: pd.DataFrame) -> float:
     return TASK_TITLE + sum(
-        GROUP_TITLE * bool(title) + ROW * len(own) + _axis_height(own) for title, own in _groups(rows)
+        GROUP_TITLE * bool(title) + ROW * len(group) + _axis_height(group) for title, group in _groups(rows)
     )
 
 
 def _axis_height(rows: pd.DataFrame) -> float:
-    """Return the height below a group: a model without another of its type needs no axis."""
+    """Return the height below a group: a single model needs no axis."""
     return AXIS if len(rows) > 1 else GAP
 
 
 def _draw_task(
     figure: Figure, rows: pd.DataFrame, left: float, width: float, top: float, colours: dict[str, int]
 ) -> None:
-    """Draw one task, whose upper left corner is at ``left`` and ``top``."""
-    height, first = figure.get_figheight(), rows.iloc[0]
-    metric = str(first["metric"]).replace("_", " ")
-    title = f"{first['task']}, {first['scale']}"
-    subtitle = f"{metric}, {first['direction']} is better"
+    """Draw one task with its upper left corner at ``left`` and ``top``."""
+    height, row = figure.get_figheight(), rows.iloc[0]
+    metric = str(row["metric"]).replace("_", " ")
+    title = f"{row['task']}, {row['scale']}"
+    subtitle = f"{metric}, {row['direction']} is better"
     figure.text((left + MARGIN) / WIDTH, (top - 0.2) / height, title, fontsize=11, weight="bold", color=INK)
     figure.text((left + MARGIN) / WIDTH, (top - 0.37) / height, subtitle, fontsize=8.5, color=SOFT)
     top -= TASK_TITLE
     longest = LONGEST[width < WIDTH]
-    names = 0.15 + LETTER * min(longest, max(len(str(arm)) for arm in rows["arm"]))
-    for name, own in _groups(rows):
+    names = 0.15 + LETTER * min(longest, max(len(str(model)) for model in rows["arm"]))
+    for name, group in _groups(rows):
         if name:
             figure.text((left + MARGIN) / WIDTH, (top - 0.17) / height, name, fontsize=8.5, color=SOFT)
             top -= GROUP_TITLE
-        bottom = top - ROW * len(own)
+        bottom = top - ROW * len(group)
         box = (left + MARGIN + names, bottom, width - 2 * MARGIN - names - SCORES, top - bottom)
         axes = figure.add_axes(
             (box[0] / WIDTH, box[1] / height, box[2] / WIDTH, box[3] / height), facecolor="none"
         )
-        _draw_group(axes, own, colours, longest)
-        top = bottom - _axis_height(own)
+        _draw_group(axes, group, colours, longest)
+        top = bottom - _axis_height(group)
 
 
 def _draw_group(axes: Any, rows: pd.DataFrame, colours: dict[str, int], longest: int) -> None:
     """Draw the models of one likelihood type: points, intervals, the zero line, names and scores."""
-    for number, (_, row) in enumerate(rows.iterrows()):
+    for index, (_, row) in enumerate(rows.iterrows()):
         lines = textwrap.wrap(str(row["arm"]), longest)
         size = 8.5 if len(lines) == 1 else 6
-        _beside(axes, number, "\n".join(lines), 0, -6, fontsize=size, color=INK)
-        _beside(axes, number, _score(row), 1, 72 * (MARGIN + SCORES) - 8, fontsize=8, color=SOFT)
+        _beside(axes, index, "\n".join(lines), 0, -6, fontsize=size, color=INK)
+        _beside(axes, index, _score(row), 1, 72 * (MARGIN + SCORES) - 8, fontsize=8, color=SOFT)
     axes.set_ylim(len(rows) - 0.5, -0.5)
     axes.set_yticks([])
     axes.spines[["top", "left", "right"]].set_visible(False)
@@ -155,20 +155,20 @@ def _draw_gains(axes: Any, rows: pd.DataFrame, colours: dict[str, int]) -> None:
     axes.set_xlim(min(ends) - 0.08 * span, max(ends) + 0.08 * span)
     axes.axvline(0, color=INK, linewidth=1, zorder=1)
     right = max(ends) >= -min(ends)
-    for number, (index, row) in enumerate(rows.iterrows()):
+    for position, (index, row) in enumerate(rows.iterrows()):
         colour = PALETTE[colours[str(row["backbone"])]]
         if row["arm"] == row["baseline"]:
-            axes.plot(0, number, marker="|", color=colour, markersize=11, markeredgewidth=4, zorder=3)
+            axes.plot(0, position, marker="|", color=colour, markersize=11, markeredgewidth=4, zorder=3)
         elif not math.isnan(gains[index]):
             bar = _error_bar(gains[index], lows[index], highs[index])
             axes.errorbar(
-                gains[index], number, xerr=bar, color=colour, linewidth=2, capsize=3, marker="o",
+                gains[index], position, xerr=bar, color=colour, linewidth=2, capsize=3, marker="o",
                 markersize=7, markeredgewidth=1.8, zorder=3,
                 markerfacecolor=colour if row["verdict"] != UNDECIDED else "white",
             )  # fmt: skip
             continue
         axes.annotate(
-            verdict_text(row), (0, number), xytext=(7 if right else -7, 0), textcoords="offset points",
+            verdict_text(row), (0, position), xytext=(7 if right else -7, 0), textcoords="offset points",
             fontsize=7.5, color=SOFT, ha="left" if right else "right", va="center", zorder=3,
         )  # fmt: skip
 
@@ -177,10 +177,10 @@ def _error_bar(gain: float, low: float, high: float) -> list[list[float]] | None
     return None if low == high else [[gain - low], [high - gain]]
 
 
-def _beside(axes: Any, number: int, text: str, side: int, points: float, **style: Any) -> None:
-    """Write a text beside a row, ending so many points from the left (0) or the right (1) edge."""
+def _beside(axes: Any, position: int, text: str, edge: int, points: float, **style: Any) -> None:
+    """Draw a text next to a row, ending ``points`` points from the left (0) or the right (1) edge."""
     axes.annotate(
-        text, (side, number), xycoords=("axes fraction", "data"), xytext=(points, 0),
+        text, (edge, position), xycoords=("axes fraction", "data"), xytext=(points, 0),
         textcoords="offset points", ha="right", va="center", **style,
     )  # fmt: skip
 
@@ -192,7 +192,7 @@ def _score(row: pd.Series) -> str:
 
 
 def _caption(rows: pd.DataFrame) -> str:
-    """Return what points, bars and numbers are."""
+    """Return the explanation of points, bars and values."""
     low, high = int(rows["seeds"].min()), int(rows["seeds"].max())
     seeds = plural(low, "seed") if low == high else f"{low} to {high} seeds"
     return (

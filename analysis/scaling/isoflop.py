@@ -1,7 +1,7 @@
-"""IsoFLOP profiles: the best size at each budget, read off parabolas (approach 2 of Hoffmann et al. 2022).
+"""IsoFLOP profiles: the best size at each budget, from parabolas (approach 2 of Hoffmann et al. 2022).
 
-A cross-check of ``analysis.scaling.laws``, not a second opinion: the parabola is biased even
-without noise unless alpha equals beta, the more the wider its grid of sizes (arXiv 2603.22339).
+This is only a cross-check of ``analysis.scaling.laws``: the parabola is biased even without noise unless
+alpha equals beta, and the bias grows with the range of sizes (arXiv 2603.22339).
 """
 
 from __future__ import annotations
@@ -14,30 +14,30 @@ import pandas as pd
 from analysis.scaling.laws import SAME_BUDGET
 
 MIN_SIZES = 4
-"""One more than a parabola has constants."""
+"""One more than the number of coefficients of a parabola."""
 
 
 def with_budgets(points: pd.DataFrame) -> pd.DataFrame:
-    """The points with ``budget``: from the smallest FLOPs on, whatever lies within 10% of the first is one.
+    """Return the points with ``budget``, the geometric mean of the FLOPs of all points of that budget.
 
-    The budget is named by the geometric mean of its points' FLOPs.
+    Points are grouped in order of FLOPs: a budget contains the points within 10% of its smallest one.
     """
     points = points.sort_values("flops", kind="stable", ignore_index=True)
-    first, group, groups = -math.inf, -1, []
+    smallest, group, groups = -math.inf, -1, []
     for flops in points["flops"]:
-        if flops > SAME_BUDGET * first:
-            first, group = flops, group + 1
+        if flops > SAME_BUDGET * smallest:
+            smallest, group = flops, group + 1
         groups.append(group)
     logs = np.log(points["flops"].astype(float))
     return points.assign(budget=np.exp(logs.groupby(np.array(groups)).transform("mean")))
 
 
 def isoflop_profiles(points: pd.DataFrame) -> pd.DataFrame:
-    """A row for each budget with four sizes or more.
+    """Return a row for each budget with ``MIN_SIZES`` sizes or more.
 
-    Columns: ``budget``, ``sizes`` (how many), ``low`` and ``high`` (the smallest and largest), ``size`` and
+    Columns: ``budget``, ``sizes`` (number), ``low`` and ``high`` (the smallest and largest), ``size`` and
     ``loss`` at the minimum of the parabola in log size, its coefficients ``curve`` (highest power first), and
-    ``edge``, true where the minimum is not between the sizes tried: then ``size`` and ``loss`` are NaN.
+    ``edge``, True if the minimum is outside the sizes tried: then ``size`` and ``loss`` are NaN.
     """
     rows = []
     for budget, group in with_budgets(points).groupby("budget", sort=True):
@@ -45,13 +45,13 @@ def isoflop_profiles(points: pd.DataFrame) -> pd.DataFrame:
             continue
         low, high = float(group["size"].min()), float(group["size"].max())
         curve = np.polyfit(np.log(group["size"] / low), group["loss"], 2)
-        place = -curve[1] / (2 * curve[0])
-        edge = bool(curve[0] <= 0 or not 0 < place < math.log(high / low))
+        log_ratio = -curve[1] / (2 * curve[0])
+        edge = bool(curve[0] <= 0 or not 0 < log_ratio < math.log(high / low))
         rows.append(
             {
                 "budget": budget, "sizes": group["size"].nunique(), "low": low, "high": high,
-                "size": math.nan if edge else low * math.exp(place),
-                "loss": math.nan if edge else float(np.polyval(curve, place)),
+                "size": math.nan if edge else low * math.exp(log_ratio),
+                "loss": math.nan if edge else float(np.polyval(curve, log_ratio)),
                 "curve": curve.tolist(), "edge": edge,
             }
         )  # fmt: skip
@@ -60,8 +60,9 @@ def isoflop_profiles(points: pd.DataFrame) -> pd.DataFrame:
 
 
 def isoflop_exponent(profiles: pd.DataFrame) -> float:
-    """a in N* proportional to C^a, by least squares of logs; NaN below two bracketed budgets."""
-    known = profiles[~profiles["edge"].astype(bool)]
-    if len(known) < 2:
+    """Return a in N* proportional to C^a, by least squares of logs; NaN below two bracketed budgets."""
+    bracketed = profiles[~profiles["edge"].astype(bool)]
+    if len(bracketed) < 2:
         return math.nan
-    return float(np.polyfit(np.log(known["budget"].astype(float)), np.log(known["size"].astype(float)), 1)[0])
+    log_budget, log_size = (np.log(bracketed[column].astype(float)) for column in ("budget", "size"))
+    return float(np.polyfit(log_budget, log_size, 1)[0])

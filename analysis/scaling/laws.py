@@ -1,14 +1,12 @@
 """The scaling law loss = E + A N^-alpha + B D^-beta (Hoffmann et al. 2022, arXiv 2203.15556, approach 3).
 
-Points are a DataFrame with the columns ``size`` (parameters N), ``tokens`` (D),
-``flops`` (of the training so far) and ``loss``, a row for each run, or for each budget that a run
-serves; ``run`` then says which rows belong together.
+Points are a DataFrame with the columns ``size`` (parameters N), ``tokens`` (D), ``flops`` (of the training so
+far) and ``loss``. It has a row for each run, or for each budget of a run, with the run in the column ``run``.
 
-The fit minimises the sum of Huber losses on the residuals of log loss, by
-variable projection: at given exponents the other three constants enter linearly,
-so they are solved for and the search is over two numbers instead of five. On the
-published points every start we tried ends in the same minimum; of starts of all five
-numbers, which is how the law is usually fitted, many do not.
+The fit minimises the sum of Huber losses on the residuals of log loss, by variable projection: at fixed
+exponents the other three constants are linear, so they are solved for and the search is over two variables
+instead of five. On the published points every start we tried reaches the same minimum; the usual search over
+all five constants often does not.
 """
 
 from __future__ import annotations
@@ -22,22 +20,22 @@ import pandas as pd
 from scipy import optimize
 
 HUBER = 1e-3
-"""Residuals of log loss up to this are squared, larger ones count in proportion to their size."""
+"""Threshold of the Huber loss on residuals of log loss: quadratic below, linear above."""
 EXPONENTS = (0.01, 2.0)
-"""Bounds of alpha and beta; a fit that ends on one has not found an exponent."""
+"""Bounds of alpha and beta; a fit that ends on a bound has not determined the exponent."""
 STARTS = ((0.2, 0.2), (0.5, 0.5), (0.8, 0.2), (0.2, 0.8))
 MIN_POINTS = 6
-"""One more than the law has constants."""
+"""One more than the number of constants of the law."""
 SAME_BUDGET = 1.1
-"""Runs whose FLOPs lie within this factor count as one budget."""
+"""Maximum ratio of the FLOPs of runs that count as one budget."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Law:
-    """A fitted law, and what follows from it for training with ``factor`` FLOPs per parameter and token."""
+    """A fitted law, with its predictions for training with ``factor`` FLOPs per parameter and token."""
 
     E: float
-    """The loss that remains at infinite size and data."""
+    """Irreducible loss, the limit for infinite size and data."""
     A: float
     B: float
     alpha: float
@@ -47,12 +45,12 @@ class Law:
 
     @property
     def exponent(self) -> float:
-        """a in N* proportional to C^a; that of D* is 1 - a."""
+        """Return a in N* proportional to C^a; the exponent of D* is 1 - a."""
         return self.beta / (self.alpha + self.beta)
 
     @property
     def bounded(self) -> bool:
-        """False where a constant is zero or an exponent on its bound: the points do not say what it is."""
+        """Return False if a constant is zero or an exponent on its bound: the points do not determine it."""
         inside = all(EXPONENTS[0] * 1.001 < x < EXPONENTS[1] * 0.999 for x in (self.alpha, self.beta))
         return inside and self.A > 0 and self.B > 0
 
@@ -60,7 +58,7 @@ class Law:
         return np.asarray(self.E + self.A * size**-self.alpha + self.B * tokens**-self.beta)
 
     def optimum(self, flops: float) -> tuple[float, float]:
-        """The size and tokens of least loss for a budget; NaN where the law has none."""
+        """Return the size and tokens with the lowest loss for a budget; NaN if the law is not ``bounded``."""
         if not self.bounded:
             return math.nan, math.nan
         product = flops / self.factor
@@ -69,41 +67,41 @@ class Law:
         return size, product / size
 
     def frontier(self, flops: float) -> float:
-        """The least loss for a budget."""
+        """Return the lowest loss for a budget."""
         size, tokens = self.optimum(flops)
         return float(self.loss(np.array(size), np.array(tokens)))
 
     def flops_to(self, loss: float) -> float:
-        """The smallest budget whose optimum has this loss; NaN at or below E."""
-        rest = loss - self.E
-        if rest <= 0 or not self.bounded:
+        """Return the smallest budget with this loss at its optimum; NaN at or below E."""
+        excess = loss - self.E
+        if excess <= 0 or not self.bounded:
             return math.nan
-        # At the optimum alpha A N^-alpha = beta B D^-beta, which splits the rest into known parts.
-        size = (self.A * (1 + self.alpha / self.beta) / rest) ** (1 / self.alpha)
-        tokens = (self.B * (1 + self.beta / self.alpha) / rest) ** (1 / self.beta)
+        # At the optimum alpha A N^-alpha = beta B D^-beta, which determines both terms of the excess.
+        size = (self.A * (1 + self.alpha / self.beta) / excess) ** (1 / self.alpha)
+        tokens = (self.B * (1 + self.beta / self.alpha) / excess) ** (1 / self.beta)
         return self.factor * size * tokens
 
 
 def objective(law: Law, points: pd.DataFrame) -> float:
-    """The sum of Huber losses on the residuals of log loss: what the fit makes small."""
+    """Return the sum of Huber losses on the residuals of log loss, which the fit minimises."""
     predicted = law.loss(points["size"].to_numpy(), points["tokens"].to_numpy())
     return _huber(np.log(predicted / points["loss"].to_numpy()))
 
 
 def drop_highest(points: pd.DataFrame, count: int) -> pd.DataFrame:
-    """The points without the ``count`` highest losses, as Epoch's refit of the published points drops 5."""
+    """Return the points without the ``count`` highest losses (Epoch's refit of published points drops 5)."""
     return points.sort_values("loss", kind="stable").iloc[: len(points) - count]
 
 
 def fit_law(points: pd.DataFrame, starts: Sequence[tuple[float, float]] = STARTS) -> Law:
-    """The law of least ``objective``.
+    """Return the law with the lowest ``objective``.
 
     Args:
-        points: at least six, of at least three sizes and three numbers of tokens.
-        starts: exponents to begin from; the best end counts.
+        points: at least six, with at least three different sizes and three different token counts.
+        starts: initial exponents; the best of the resulting fits is returned.
 
     Raises:
-        ValueError: too few points, or numbers that are not positive.
+        ValueError: too few points, or values that are not positive.
     """
     columns = points[["size", "tokens", "loss", "flops"]]
     if len(points) < MIN_POINTS or points["size"].nunique() < 3 or points["tokens"].nunique() < 3:
@@ -132,7 +130,7 @@ def fit_law(points: pd.DataFrame, starts: Sequence[tuple[float, float]] = STARTS
 
 
 class _Projection:
-    """The objective as a function of the two exponents alone. Units near 1 keep it well conditioned."""
+    """The objective as a function of the two exponents. Units near 1 keep it well conditioned."""
 
     def __init__(self, points: pd.DataFrame) -> None:
         size, tokens = points["size"].to_numpy(float), points["tokens"].to_numpy(float)
@@ -141,20 +139,20 @@ class _Projection:
         self.loss = points["loss"].to_numpy(float)
 
     def solve(self, alpha: float, beta: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """E, A, B that are best at these exponents; the columns they multiply; the residuals."""
+        """Return the optimal E, A, B at these exponents, their columns (N, 3), and the residuals (N,)."""
         columns = np.stack(
             [np.ones_like(self.loss), np.exp(-alpha * self.log_size), np.exp(-beta * self.log_tokens)], axis=1
         )
         constants, _ = optimize.nnls(columns / self.loss[:, None], np.ones_like(self.loss))
-        before = math.inf
+        previous = math.inf
         for _ in range(500):
             predicted = columns @ constants
             residuals = np.log(predicted / self.loss)
             value = _huber(residuals)
-            if before - value <= 1e-11 * value:
+            if previous - value <= 1e-11 * value:
                 break
-            before = value
-            # Least squares on the tangent of the logarithm, weighted so that its gradient is Huber's.
+            previous = value
+            # Least squares on the linearised logarithm, weighted so that its gradient is Huber's.
             weights = np.sqrt(np.minimum(1.0, HUBER / np.maximum(np.abs(residuals), 1e-300)))
             constants, _ = optimize.nnls(
                 columns * (weights / predicted)[:, None], weights * (1 - residuals), maxiter=100
@@ -162,7 +160,7 @@ class _Projection:
         return constants, columns, residuals
 
     def value_and_gradient(self, exponents: np.ndarray) -> tuple[float, np.ndarray]:
-        """In units of ``HUBER``. The constants are at their best, so only the exponents' own slope counts."""
+        """Return both in units of ``HUBER``. Derivatives by the constants vanish at their optimum."""
         constants, columns, residuals = self.solve(*exponents)
         slope = np.clip(residuals, -HUBER, HUBER) / (columns @ constants)
         gradient = [
@@ -178,44 +176,44 @@ def _huber(residuals: np.ndarray) -> float:
 
 
 def bootstrap_laws(points: pd.DataFrame, draws: int, seed: int = 0) -> list[Law]:
-    """Laws of ``draws`` samples with replacement; samples too uniform for a fit are drawn again.
+    """Return the laws of ``draws`` bootstrap samples; samples too uniform for a fit are drawn again.
 
-    What is drawn are the runs, where a column ``run`` says which points share one, and else the points.
+    Runs are resampled if there is a column ``run``, else points.
     """
     law, random = fit_law(points), np.random.default_rng(seed)
     runs = points["run"] if "run" in points else pd.Series(points.index, index=points.index)
     members = [np.flatnonzero(runs == run) for run in runs.unique()]
-    found: list[Law] = []
-    while len(found) < draws:
+    laws: list[Law] = []
+    while len(laws) < draws:
         drawn = random.integers(len(members), size=len(members))
         sample = points.iloc[np.concatenate([members[i] for i in drawn])]
         if sample["size"].nunique() >= 3 and sample["tokens"].nunique() >= 3 and len(sample) >= MIN_POINTS:
-            found.append(fit_law(sample, [(law.alpha, law.beta)]))
-    return found
+            laws.append(fit_law(sample, [(law.alpha, law.beta)]))
+    return laws
 
 
 def band(values: Sequence[float]) -> tuple[float, float]:
-    """The middle 95% of bootstrap values; NaN where a twentieth of them or more is not a number."""
-    known = [v for v in values if math.isfinite(v)]
-    if len(known) < 0.95 * len(values) or not known:
+    """Return the middle 95% of bootstrap values; NaN if more than 5% of them are NaN."""
+    finite = [v for v in values if math.isfinite(v)]
+    if len(finite) < 0.95 * len(values) or not finite:
         return math.nan, math.nan
-    low, high = np.percentile(known, [2.5, 97.5])
+    low, high = np.percentile(finite, [2.5, 97.5])
     return float(low), float(high)
 
 
-def compute_ratio(law: Law, other: Law, loss: float) -> float:
-    """How many times fewer FLOPs ``law`` needs for a loss than ``other``, each at its optimal size."""
-    return other.flops_to(loss) / law.flops_to(loss)
+def compute_ratio(law: Law, reference: Law, loss: float) -> float:
+    """Return how many times fewer FLOPs ``law`` needs for a loss than ``reference``, at optimal sizes."""
+    return reference.flops_to(loss) / law.flops_to(loss)
 
 
 def held_out(points: pd.DataFrame) -> pd.DataFrame:
-    """The largest budget as predicted from the smaller ones: its points with ``predicted`` and ``error``.
+    """Return the points of the largest budget with ``predicted`` from smaller budgets, and ``error``.
 
-    The largest budget is the tenth of the points with the most FLOPs and all that come within 10% of
-    these. ``error`` is predicted over true loss, less one.
+    The largest budget consists of the 10% of the points with the most FLOPs and all points within 10% of
+    these. ``error`` is the predicted divided by the true loss, minus one.
     """
     smallest = points["flops"].nlargest(max(1, len(points) // 10)).min() / SAME_BUDGET
-    rest, held = points[points["flops"] < smallest], points[points["flops"] >= smallest]
-    law = fit_law(rest)
-    predicted = law.loss(held["size"].to_numpy(), held["tokens"].to_numpy())
-    return held.assign(predicted=predicted, error=predicted / held["loss"] - 1)
+    fitted, largest = points[points["flops"] < smallest], points[points["flops"] >= smallest]
+    law = fit_law(fitted)
+    predicted = law.loss(largest["size"].to_numpy(), largest["tokens"].to_numpy())
+    return largest.assign(predicted=predicted, error=predicted / largest["loss"] - 1)

@@ -13,11 +13,11 @@ POINT = ("size", "tokens", "flops", "loss")
 
 
 def study_points(frame: pd.DataFrame, history: pd.DataFrame) -> pd.DataFrame:
-    """The points of a study's complete runs: the validation at the end of each decay of the learning rate.
+    """Return the points of a study's complete runs: the validation at the end of each learning-rate decay.
 
-    Columns: ``task line likelihood metric seed run`` and ``POINT``. A line is what one law is fitted to: a
-    backbone, with its objective where there are several. The size is the active body: parameters that
-    a token uses, without embedding and head. Runs whose metric is to be maximised are left out.
+    Columns: ``task line likelihood metric seed run`` and ``POINT``. One law is fitted to each line: a
+    backbone, with its objective if there is more than one. The size is the number of active non-embedding
+    parameters, without the LM head. Runs with a metric to be maximised are left out.
     """
     validations = dict(list(history[history["kind"] == "validation"].groupby("path")))
     objectives = frame.groupby(["task", "backbone"])["objective"].transform("nunique")
@@ -27,8 +27,8 @@ def study_points(frame: pd.DataFrame, history: pd.DataFrame) -> pd.DataFrame:
         curve = validations.get(run["path"])
         if curve is None or run["metric"] not in curve:
             continue
-        shares = json.loads(run["decay_ends"])
-        ends = [max(1, round(share * curve["step"].max())) for share in shares]
+        fractions = json.loads(run["decay_ends"])
+        ends = [max(1, round(fraction * curve["step"].max())) for fraction in fractions]
         for point in curve[curve["step"].isin(ends)].to_dict("records"):
             rows.append(
                 {key: run[key] for key in KEYS}

@@ -1,4 +1,4 @@
-"""Tables of fitted scaling laws, with bootstrap bands and what the fits were checked against."""
+"""Tables of fitted scaling laws, with bootstrap bands and checks of the fits."""
 
 from __future__ import annotations
 
@@ -41,20 +41,20 @@ CONSTANTS: Mapping[str, Callable[[Law], float]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Fit:
-    """What is known about one set of points."""
+    """A law fitted to one set of points."""
 
     points: pd.DataFrame
     law: Law
     samples: list[Law]
-    """Of bootstrap samples of the points."""
+    """Laws of bootstrap samples of the points."""
 
     def show(self, value: Callable[[Law], float]) -> str:
-        """A number of the law with its bootstrap band."""
+        """Return a value of the law with its bootstrap band."""
         low, high = band([value(sample) for sample in self.samples])
         return f"{text(value(self.law))} [{text(low)}, {text(high)}]"
 
     def held_out_text(self) -> str:
-        """The mean size of the prediction error for the largest budget, which this fit was not shown."""
+        """Return the mean absolute relative error of a fit to smaller budgets at the largest budget."""
         try:
             error = held_out(self.points)["error"]
         except ValueError:
@@ -63,72 +63,73 @@ class Fit:
 
 
 def fit(points: pd.DataFrame, *, drop: int, bootstraps: int, seed: int) -> Fit:
-    """The law of the points without the ``drop`` highest losses. Raises ValueError for too few."""
+    """Return the law of the points without the ``drop`` highest losses. Raises ValueError for too few."""
     points = drop_highest(points, drop)
     return Fit(points=points, law=fit_law(points), samples=bootstrap_laws(points, bootstraps, seed))
 
 
-def points_table(name: str, found: Fit) -> Table:
-    """The constants of one fit beside the published ones."""
-    title = f"{name}: {len(found.points)} points, loss = E + A N^-alpha + B D^-beta"
+def points_table(name: str, result: Fit) -> Table:
+    """Return the constants of one fit next to the published ones."""
+    title = f"{name}: {len(result.points)} points, loss = E + A N^-alpha + B D^-beta"
     table = Table(box=rich.box.SIMPLE, title=title, title_justify="left")
     for head in ("", "fit [95% bootstrap]", *PUBLISHED):
         table.add_column(head, justify="left" if not head else "right")
     for label, value in CONSTANTS.items():
-        table.add_row(label, found.show(value), *(text(value(law)) for law in PUBLISHED.values()))
-    objectives = [objective(law, found.points) for law in (found.law, *PUBLISHED.values())]
+        table.add_row(label, result.show(value), *(text(value(law)) for law in PUBLISHED.values()))
+    objectives = [objective(law, result.points) for law in (result.law, *PUBLISHED.values())]
     table.add_row("sum of Huber on these points", *(f"{value:.7f}" for value in objectives))
     return table
 
 
-def checks(found: Fit) -> list[str]:
-    """The fit held against what it was not made from, and what it says about budgets, in words."""
-    profiles = isoflop_profiles(found.points)
-    lost = int(profiles["edge"].sum())
+def checks(result: Fit) -> list[str]:
+    """Return sentences with the held-out error, the isoFLOP cross-check, and the optima for two budgets."""
+    profiles = isoflop_profiles(result.points)
+    unbracketed = int(profiles["edge"].sum())
     lines = [
-        f"Held-out largest budget: mean error {found.held_out_text()}.",
+        f"Held-out largest budget: mean error {result.held_out_text()}.",
         f"IsoFLOP profiles, a cross-check: a = {text(isoflop_exponent(profiles))} "
-        f"from {len(profiles) - lost} of {len(profiles)} budgets "
+        f"from {len(profiles) - unbracketed} of {len(profiles)} budgets "
         "(in the others the best size is not between those tried).",
     ]
-    if not found.law.bounded:
+    if not result.law.bounded:
         lines.append("A constant is zero or an exponent at its bound: these points do not determine the law.")
-    largest = found.points["flops"].max()
+    largest = result.points["flops"].max()
     for flops in (largest, 10 * largest):
-        size, tokens = found.law.optimum(flops)
+        size, tokens = result.law.optimum(flops)
         lines.append(
-            f"At {flops:.3g} FLOPs: N = {size:.3g}, D = {tokens:.3g}, loss {found.law.frontier(flops):.4f}."
+            f"At {flops:.3g} FLOPs: N = {size:.3g}, D = {tokens:.3g}, loss {result.law.frontier(flops):.4f}."
         )
     return lines
 
 
 def study_table(title: str, fits: Mapping[str, Fit], baseline: str) -> Table:
-    """A row for each arm, and how many times fewer FLOPs it needs than the baseline.
+    """Return a row for each arm, with the ratio of the baseline's FLOPs to the arm's.
 
-    The ratio is at the loss that every arm reaches with the largest of its budgets spent at its optimum.
+    The ratio is computed at the loss that every arm reaches at the optimum of its largest budget.
     """
-    target = max(found.law.frontier(found.points["flops"].max()) for found in fits.values())
+    target = max(result.law.frontier(result.points["flops"].max()) for result in fits.values())
     table = Table(box=rich.box.SIMPLE, title=title, title_justify="left")
-    last = f"times fewer FLOPs than {baseline} to {target:.3f}"
-    for head in ("model", "points", "E", "alpha", "beta", "a in N* ~ C^a", "isoFLOP a", "held out (n)", last):
+    ratio = f"times fewer FLOPs than {baseline} to {target:.3f}"
+    constants = ("E", "alpha", "beta", "a in N* ~ C^a")
+    for head in ("model", "points", *constants, "isoFLOP a", "held out (n)", ratio):
         table.add_column(head, justify="left" if head == "model" else "right")
-    for name, found in fits.items():
+    for name, result in fits.items():
         table.add_row(
-            name, str(len(found.points)),
-            *(found.show(CONSTANTS[key]) for key in ("E", "alpha", "beta", "a in N* ~ C^a")),
-            text(isoflop_exponent(isoflop_profiles(found.points))), found.held_out_text(),
-            "1" if name == baseline else ratio_text(found, fits[baseline], target),
+            name, str(len(result.points)),
+            *(result.show(CONSTANTS[key]) for key in constants),
+            text(isoflop_exponent(isoflop_profiles(result.points))), result.held_out_text(),
+            "1" if name == baseline else ratio_text(result, fits[baseline], target),
         )  # fmt: skip
     return table
 
 
-def ratio_text(found: Fit, other: Fit, target: float) -> str:
-    """How many times fewer FLOPs than ``other``, with the band over both fits' bootstrap samples."""
-    pairs = zip(found.samples, other.samples, strict=True)
-    low, high = band([compute_ratio(law, other_law, target) for law, other_law in pairs])
-    return f"{text(compute_ratio(found.law, other.law, target))} [{text(low)}, {text(high)}]"
+def ratio_text(result: Fit, reference: Fit, target: float) -> str:
+    """Return how many times fewer FLOPs than ``reference``, with the band over both fits' samples."""
+    pairs = zip(result.samples, reference.samples, strict=True)
+    low, high = band([compute_ratio(law, reference_law, target) for law, reference_law in pairs])
+    return f"{text(compute_ratio(result.law, reference.law, target))} [{text(low)}, {text(high)}]"
 
 
 def text(value: float) -> str:
-    """Five digits; a dash where there is no number."""
+    """Return five digits; a dash for NaN and infinity."""
     return f"{value:.5g}" if math.isfinite(value) else "-"

@@ -1,4 +1,4 @@
-"""Speed and memory against length as one Matplotlib figure; of texts that are filled in, against steps."""
+"""Speed and memory against length, or denoising steps for infilling, as one Matplotlib figure."""
 
 from __future__ import annotations
 
@@ -7,46 +7,46 @@ from typing import Any
 import pandas as pd
 from matplotlib.figure import Figure
 
-from analysis.figures.style import MATPLOTLIB_MARKERS, PALETTE, places
+from analysis.figures.style import MATPLOTLIB_MARKERS, PALETTE, palette_indices
 from analysis.speed.rows import milliseconds, model_memory
 
 
 def draw(frame: pd.DataFrame) -> Figure:
-    """Tokens per second, milliseconds with quartiles, MiB; a column for each group of rows of one mode.
+    """Draw tokens per second, milliseconds with quartiles, and MiB, in a column for each group of rows.
 
-    Texts that are filled in have a column for each length as well.
+    All rows have one mode. For infilling there is a column for each group and length.
     """
     mode = frame["mode"].iloc[0]
     across = "steps" if mode == "sample" else "context"
     frame = frame.assign(mebibytes=model_memory(frame) / 2**20)
     by = ["order", "group", *["context"] * (mode == "sample")]
     groups = list(frame.groupby(by, sort=True))
-    place = places([str(name) for name in frame["backbone"].unique()])
+    palette_index = palette_indices([str(name) for name in frame["backbone"].unique()])
     figure = Figure(figsize=(1.2 + 4.4 * len(groups), 10.0), facecolor="white", layout="constrained")
     panels = figure.subplots(3, len(groups), sharex="col", sharey="row", squeeze=False)
-    for column, (key, own) in enumerate(groups):
-        for backbone, rows in own.groupby("backbone", sort=True):
-            _lines([panels[line][column] for line in range(3)], str(backbone), rows, across, place)
-        words = key[1] + (f", {key[2]:,} tokens" if mode == "sample" else "")
-        panels[0][column].set_title(words, fontsize=11)
+    for column, (key, group_rows) in enumerate(groups):
+        for backbone, rows in group_rows.groupby("backbone", sort=True):
+            _lines([panels[line][column] for line in range(3)], str(backbone), rows, across, palette_index)
+        title = key[1] + (f", {key[2]:,} tokens" if mode == "sample" else "")
+        panels[0][column].set_title(title, fontsize=11)
         panels[2][column].set_xlabel("denoising steps" if mode == "sample" else "context, tokens")
         for line in range(3):
-            _axes(panels[line][column], sorted(int(value) for value in own[across].unique()))
+            _axes(panels[line][column], sorted(int(value) for value in group_rows[across].unique()))
     panels[0][0].set_ylabel("committed tokens per second" if mode == "sample" else "tokens per second")
     panels[1][0].set_ylabel(milliseconds(mode))
     panels[2][0].set_ylabel("peak memory of the model, MiB")
-    found = {
+    handles = {
         label: handle
         for panel in panels[0]
         for handle, label in zip(*panel.get_legend_handles_labels(), strict=True)
     }
-    figure.legend(found.values(), found, loc="outside upper center", ncols=len(found), frameon=False)
+    figure.legend(handles.values(), handles, loc="outside upper center", ncols=len(handles), frameon=False)
     return figure
 
 
-def _lines(panels: list[Any], backbone: str, rows: pd.DataFrame, across: str, place: dict[str, int]) -> None:
-    """One backbone's line in each panel of a column."""
-    look = {"color": PALETTE[place[backbone]], "marker": MATPLOTLIB_MARKERS[place[backbone]]}
+def _lines(panels: list[Any], backbone: str, rows: pd.DataFrame, across: str, index: dict[str, int]) -> None:
+    """Draw one backbone's line in each panel of a column."""
+    look = {"color": PALETTE[index[backbone]], "marker": MATPLOTLIB_MARKERS[index[backbone]]}
     rows = rows.sort_values(across)
     low, middle, high = (
         1000 * rows[f"seconds_{name}"] for name in ("first_quartile", "median", "third_quartile")

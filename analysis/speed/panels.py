@@ -1,4 +1,4 @@
-"""Beside speed against length: memory against length, filling in against steps, and the largest batches."""
+"""Further speed figures: memory against length, infilling against denoising steps, largest batches."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 import plotly.graph_objects as go
 
-from analysis.figures.style import MOST_PANELS, PALETTE, SYMBOLS, log_axis, make_panels, places
+from analysis.figures.style import MOST_PANELS, PALETTE, SYMBOLS, log_axis, make_panels, palette_indices
 from analysis.speed.rows import extremes, model_memory, with_groups
 from analysis.tables.format import si, size
 
@@ -16,7 +16,7 @@ MEBIBYTE = 2.0**20
 
 
 def memory_curves(speed: pd.DataFrame) -> go.Figure | None:
-    """Peak memory of the model against context, a panel for each mode and group of rows."""
+    """Draw peak memory of the model against context, a panel for each mode and group of rows."""
     rows = extremes(speed)
     rows = rows.assign(mebibytes=model_memory(rows) / MEBIBYTE).dropna(subset="mebibytes")
     rows = rows.assign(hover=[f"{value:,.4g} MiB" for value in rows["mebibytes"]])
@@ -24,18 +24,18 @@ def memory_curves(speed: pd.DataFrame) -> go.Figure | None:
 
 
 def sampling_curves(speed: pd.DataFrame) -> go.Figure | None:
-    """Tokens committed per second against denoising steps, a panel for each length and number of texts."""
+    """Draw committed tokens per second against denoising steps, a panel for each length and batch size."""
     rows = with_groups(speed)
     rows = rows[rows["mode"] == "sample"]
-    words = [f"{context:,} tokens" for context in rows["context"]]
+    lengths = [f"{context:,} tokens" for context in rows["context"]]
     hover = [f"{si(row.tokens_per_second)} tokens/s, {row.passes:,.0f} passes" for row in rows.itertuples()]
-    rows = rows.assign(words=words, hover=hover)
+    rows = rows.assign(words=lengths, hover=hover)
     across, up = ("steps", "denoising steps"), ("tokens_per_second", "committed tokens per second")
     return _curves(rows, ["words", "group"], across, up)
 
 
 def largest_curves(speed: pd.DataFrame) -> go.Figure | None:
-    """Tokens per second at the largest batch against context, a panel for each mode and limit on memory."""
+    """Draw tokens per second at the largest batch against context, a panel for each mode and memory limit."""
     rows = _largest(speed)
     hover = [f"{si(row.tokens_per_second)} tokens/s, {row.batch_size:,} at once" for row in rows.itertuples()]
     rows = rows.assign(hover=hover)
@@ -47,7 +47,7 @@ LARGEST_HEAD = ["backbone", "what", "context", "largest batch", "too large", "to
 
 
 def largest_rows(speed: pd.DataFrame) -> list[list[str]]:
-    """What was found to fit, and the smallest batch that was found not to: rows of text."""
+    """Return rows of text: the largest batch that fits, and the smallest batch that did not."""
     rows = _largest(speed)
     return [
         [
@@ -67,31 +67,31 @@ def _largest(speed: pd.DataFrame) -> pd.DataFrame:
 def _curves(
     rows: pd.DataFrame, by: list[str], across: tuple[str, str], up: tuple[str, str]
 ) -> go.Figure | None:
-    """Columns ``up`` against ``across``, each with its title, a panel for each group; None without rows."""
+    """Draw column ``up`` against ``across`` (column and title), a panel for each group; None without rows."""
     groups = list(rows.groupby(by, sort=False))[:MOST_PANELS]
     if not groups:
         return None
     figure, cells = make_panels([", ".join(key) for key, _ in groups])
-    place, named = places([str(name) for name in rows["backbone"].unique()]), set[str]()
-    for (_, shown), cell in zip(groups, cells, strict=True):
-        for backbone, own in shown.sort_values(across[0]).groupby("backbone", sort=True):
-            line = _line(str(backbone), own, across[0], up[0], place[str(backbone)])
-            figure.add_trace(line.update(showlegend=backbone not in named), **cell)
-            named.add(str(backbone))
-        values = sorted(int(value) for value in shown[across[0]].unique())
+    palette_index, in_legend = palette_indices([str(name) for name in rows["backbone"].unique()]), set[str]()
+    for (_, panel_rows), cell in zip(groups, cells, strict=True):
+        for backbone, line_rows in panel_rows.sort_values(across[0]).groupby("backbone", sort=True):
+            line = _line(str(backbone), line_rows, across[0], up[0], palette_index[str(backbone)])
+            figure.add_trace(line.update(showlegend=backbone not in in_legend), **cell)
+            in_legend.add(str(backbone))
+        values = sorted(int(value) for value in panel_rows[across[0]].unique())
         figure.update_xaxes(
             title_text=across[1], type="log", tickvals=values, ticktext=[f"{value:,}" for value in values],
             **cell,
         )  # fmt: skip
-        heights = [value for value in shown[up[0]] if math.isfinite(value)]
+        heights = [value for value in panel_rows[up[0]] if math.isfinite(value)]
         figure.update_yaxes(title_text=up[1], **log_axis(heights), **cell)
     return figure
 
 
-def _line(backbone: str, own: pd.DataFrame, across: str, up: str, index: int) -> Any:
+def _line(backbone: str, rows: pd.DataFrame, across: str, up: str, index: int) -> Any:
     return go.Scatter(
-        x=own[across].tolist(), y=own[up].tolist(), mode="lines+markers", name=backbone,
+        x=rows[across].tolist(), y=rows[up].tolist(), mode="lines+markers", name=backbone,
         legendgroup=backbone, line={"color": PALETTE[index]}, marker={"symbol": SYMBOLS[index]},
-        customdata=own["hover"].tolist(),
+        customdata=rows["hover"].tolist(),
         hovertemplate=f"<b>{backbone}</b> at %{{x}}: %{{customdata}}<extra></extra>",
     )  # fmt: skip

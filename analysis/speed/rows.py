@@ -1,7 +1,7 @@
 """The rows of ``experiments.benchmark``: read from a file, and put into groups that may be compared.
 
-Rows of a group have equally many sequences, or equal tokens of a training step, or each its own largest
-batch within one limit on memory.
+Rows of a group have the same batch size, or the same tokens per training step, or the largest batch of each
+backbone within one memory limit.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from experiments.tracking.results_frame import read_frame
 
 MODES = ("train", "prefill", "decode", "sample")
 SETTINGS = ("device", "processor", "threads", "precision", "vocab_size", "torch")
-"""Columns that all rows of a figure must share; for mode=sample ``filling`` as well."""
+"""Columns with one value in all rows of a figure; for mode=sample also ``filling``."""
 KEYS = ("backbone", "mode", "context", "group", "steps")
-"""Columns that identify a measurement, settings aside."""
+"""Columns that identify a measurement, together with the settings."""
 COMPARED = ("batch_choice", "batch_size", "tokens_per_step", "memory_limit_bytes")
 """Columns that decide the group of a row."""
 NEEDED = ("backbone", "mode", "status", "context", "steps", "seconds_median", *COMPARED)
-"""Columns that a file must have."""
+"""Required columns of a file."""
 
 
 class SpeedRow(TypedDict):
-    """The columns that are read of a row; a value that was not measured is None or NaN."""
+    """The columns of a row that are used; a value that was not measured is None or NaN."""
 
     mode: str
     status: str
@@ -45,10 +45,10 @@ class SpeedRow(TypedDict):
 
 
 def load_speed(path: Path, mode: str) -> pd.DataFrame:
-    """The complete cells of a mode, one row each, the last where there are several.
+    """Return the complete measurements of a mode; of repeated measurements, the last row.
 
     Raises:
-        ValueError: there are none, or they were not measured under the same settings.
+        ValueError: there are none, or they were not measured with the same settings.
     """
     if not path.is_file():
         raise ValueError(f"rows={path}: there is no such file; write it with archbench benchmark output=")
@@ -72,10 +72,10 @@ def load_speed(path: Path, mode: str) -> pd.DataFrame:
     settings = [*SETTINGS, *["filling"] * (mode == "sample")]
     frame = frame.drop_duplicates([*KEYS, *settings], keep="last")
     for setting in settings:
-        found = sorted(frame[setting].unique())
-        if len(found) > 1:
+        values = sorted(frame[setting].unique())
+        if len(values) > 1:
             raise ValueError(
-                f"rows={path} mixes {setting}: {', '.join(map(str, found))}; keep one file for each"
+                f"rows={path} mixes {setting}: {', '.join(map(str, values))}; keep one file for each"
             )
     return frame.sort_values(["order", "backbone", "context", "steps"], ignore_index=True)
 
@@ -94,7 +94,7 @@ def load_all_modes(path: Path) -> pd.DataFrame:
 
 
 def _check(path: Path, frame: pd.DataFrame) -> None:
-    """Refuse values of another type, and a complete row that was not timed. Raises ValueError."""
+    """Raise ValueError for a value of the wrong type, and for a complete row without a time."""
     columns = [name for name in SpeedRow.__annotations__ if name in frame]
     if (reason := mismatch(frame[columns].to_dict("records"), list[SpeedRow])) is not None:
         row, _, rest = reason.partition(".")
@@ -108,17 +108,17 @@ def _check(path: Path, frame: pd.DataFrame) -> None:
 
 
 def with_groups(frame: pd.DataFrame) -> pd.DataFrame:
-    """``frame`` with ``group`` and ``order``, by which groups stand.
+    """Return ``frame`` with ``group`` and ``order``, the sort key of groups.
 
-    A group is what its rows have in common, in words: "one sequence", "8 sequences", "4,096 tokens a step",
-    "the largest batch in 2 GiB".
+    A group is labelled by the common property of its rows: "one sequence", "8 sequences",
+    "4,096 tokens a step", "the largest batch in 2 GiB".
     """
     groups = [_group(*row) for row in zip(*(frame[name] for name in COMPARED), strict=True)]
-    return frame.assign(group=[words for _, words in groups], order=[order for order, _ in groups])
+    return frame.assign(group=[label for _, label in groups], order=[order for order, _ in groups])
 
 
 def _group(choice: str, batch: int, tokens: float | None, limit: float | None) -> tuple[float, str]:
-    """Where a group stands among the others, and what it is called."""
+    """Return the sort key and the label of a group."""
     if choice == "largest" and limit is not None:
         return 2e18 + limit, f"the largest batch in {limit / 2**30:.4g} GiB"
     if tokens is not None and not np.isnan(tokens):
@@ -127,14 +127,14 @@ def _group(choice: str, batch: int, tokens: float | None, limit: float | None) -
 
 
 def given(speed: pd.DataFrame) -> pd.DataFrame:
-    """The rows whose batch was given, not looked for."""
+    """Return the rows with a configured batch size, as opposed to the largest one that fits."""
     return speed[speed["batch_choice"] == "given"]
 
 
 def extremes(speed: pd.DataFrame) -> pd.DataFrame:
-    """With groups: of each mode the rows of one sequence, of the most that were given, of equal tokens.
+    """Return for each mode the rows of one sequence, of the largest configured batch, and of equal tokens.
 
-    Texts that are filled in are left out: what they depend on is steps, not length.
+    The rows have ``group`` and ``order``. Infilling is left out: its speed depends on steps, not on length.
     """
     rows = given(with_groups(speed))
     rows = rows[rows["mode"] != "sample"]
@@ -144,7 +144,7 @@ def extremes(speed: pd.DataFrame) -> pd.DataFrame:
 
 
 def model_memory(speed: pd.DataFrame) -> pd.Series:
-    """Bytes at the peak beyond those of the process before there was a model; NaN where there is none."""
+    """Return peak bytes minus those of the process before the model was built; NaN if not positive."""
     taken = speed["peak_memory_bytes"] - speed["base_memory_bytes"]
     return taken.where(taken > 0)
 
@@ -156,23 +156,23 @@ def milliseconds(mode: str) -> str:
 
 
 def mixtures(frame: pd.DataFrame) -> list[str]:
-    """What the rows of a figure do not have in common, though they may."""
+    """Return notes about properties that may differ between the rows of a figure, and do."""
     commits = sorted(frame["commit"].dropna().astype(str).str[:7].unique())
-    found = [f"mixed commits of the code ({', '.join(commits)})"] * (len(commits) > 1)
+    notes = [f"mixed commits of the code ({', '.join(commits)})"] * (len(commits) > 1)
     for backbone, rows in frame.groupby("backbone"):
         if rows["kernels"].nunique() > 1:
-            found.append(f"mixed kernels of {backbone}: {'; '.join(sorted(rows['kernels'].unique()))}")
-    ways = _ways(frame[frame["mode"] == "decode"])
-    if len(ways) > 1:
-        said = "; ".join(f"{way}: {', '.join(sorted(backbones))}" for way, backbones in sorted(ways.items()))
-        found.append(f"mixed kernels of decoding ({said}): a slower path is no property of a backbone")
-    return found
+            notes.append(f"mixed kernels of {backbone}: {'; '.join(sorted(rows['kernels'].unique()))}")
+    by_path = _ways(frame[frame["mode"] == "decode"])
+    if len(by_path) > 1:
+        text = "; ".join(f"{path}: {', '.join(sorted(names))}" for path, names in sorted(by_path.items()))
+        notes.append(f"mixed kernels of decoding ({text}): a slower path is no property of a backbone")
+    return notes
 
 
 def _ways(decoding: pd.DataFrame) -> dict[str, set[str]]:
-    """How tokens were decoded, where the rows say so, and by which backbones."""
-    found: dict[str, set[str]] = {}
+    """Return the backbones by the kernel path of decoding, for rows that record it."""
+    paths: dict[str, set[str]] = {}
     for backbone, kernels in zip(decoding["backbone"], decoding["kernels"], strict=True):
-        if (way := json.loads(kernels).get("decoding")) is not None:
-            found.setdefault(str(way), set()).add(str(backbone))
-    return found
+        if (path := json.loads(kernels).get("decoding")) is not None:
+            paths.setdefault(str(path), set()).add(str(backbone))
+    return paths

@@ -1,7 +1,7 @@
-"""Scores against a number of the runs, such as how often the training text was gone through.
+"""Scores as a function of a numeric column of the runs, such as the number of training epochs.
 
-A study asks for it with ``study.against``, a number column of ``analysis.load.study`` such as
-``training_epochs``: a line for each backbone, and what changes from its smallest number on.
+``study.against`` names the column (of ``analysis.load.study``). Each backbone is one line; changes are
+relative to the point with the smallest value.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.stats.arms import TASK_SCALE, arm_table, asked, finished
+from analysis.stats.arms import TASK_SCALE, arm_table, finished, study_setting
 from analysis.stats.intervals import mean_interval
 from experiments.tasks.likelihood import LIKELIHOOD_TYPES
 
@@ -30,65 +30,69 @@ def against_scores(frame: pd.DataFrame) -> pd.DataFrame:
     """Return one row for each arm, in order of likelihood type, backbone and ``x``; columns: ``COLUMNS``.
 
     ``x`` is the arm's mean of the column that ``study.against`` names. ``change`` is the mean paired
-    difference from the arm of the same backbone with the smallest ``x`` (NaN in that one's row); half-widths
-    (95% t-intervals) are NaN below two seeds. Empty where a study asks for nothing.
+    difference from the arm of the same backbone with the smallest ``x`` (NaN in that arm's row); half-widths
+    (95% t-intervals) are NaN below two seeds. Empty if no study sets ``against``.
     """
     rows: list[dict[str, object]] = []
     for (task, scale), group in frame.groupby(TASK_SCALE, sort=True):
-        if (column := asked(group, "against")) is None:
+        if (column := study_setting(group, "against")) is None:
             continue
         runs, arms = group[finished(group)], arm_table(group).query("kind == 'arm' and seeds > 0")
         arms = arms.assign(x=arms[column])
-        for backbone, line in sorted(arms.groupby("backbone"), key=_place):
-            first: pd.Series | None = None
-            for _, arm in line.sort_values("x").iterrows():
-                own = runs[runs["arm"] == arm["arm"]].set_index("seed")["score"]
-                change = None if first is None else mean_interval((own - first).dropna().tolist())
-                first = own if first is None else first
+        for backbone, line in sorted(arms.groupby("backbone"), key=_line_order):
+            first_scores: pd.Series | None = None
+            for _, row in line.sort_values("x").iterrows():
+                seed_scores = runs[runs["arm"] == row["arm"]].set_index("seed")["score"]
+                change = (
+                    None
+                    if first_scores is None
+                    else mean_interval((seed_scores - first_scores).dropna().tolist())
+                )
+                first_scores = seed_scores if first_scores is None else first_scores
                 shared = ("likelihood", "metric", "unit", "x", "score", "half_width", "seeds")
                 rows.append(
                     {"task": task, "scale": scale, "against": column, "backbone": backbone}
-                    | {key: arm[key] for key in shared}
+                    | {key: row[key] for key in shared}
                     | {"change": math.nan if change is None else change.mean}
                     | {"change_half_width": math.nan if change is None else change.half_width}
                 )
     return pd.DataFrame(rows, columns=COLUMNS).astype({"change_half_width": float})
 
 
-def _place(line: tuple[Any, pd.DataFrame]) -> tuple[int, str]:
-    """Return the order of a line: by likelihood type, then by name."""
-    classes, own = list(LIKELIHOOD_TYPES), line[1]["likelihood"].iloc[0]
-    return classes.index(own) if own in classes else len(classes), str(line[0])
+def _line_order(line: tuple[Any, pd.DataFrame]) -> tuple[int, str]:
+    """Return the sort key of a line: likelihood type, then name."""
+    types, likelihood = list(LIKELIHOOD_TYPES), line[1]["likelihood"].iloc[0]
+    return types.index(likelihood) if likelihood in types else len(types), str(line[0])
 
 
 def label(column: str) -> str:
-    """``training_epochs`` as words."""
+    """Return a column name as a label: ``training_epochs`` becomes ``epochs``."""
     return column.removeprefix("training_").replace("_", " ")
 
 
 def against_title(rows: pd.DataFrame) -> str:
-    """The heading of one table."""
-    first = rows.iloc[0]
-    metric = str(first["metric"]).replace("_", " ")
-    return f"{first['task']}, {first['scale']}: {metric} against {label(first['against'])}"
+    """Return the heading of one table."""
+    row = rows.iloc[0]
+    metric = str(row["metric"]).replace("_", " ")
+    return f"{row['task']}, {row['scale']}: {metric} against {label(row['against'])}"
 
 
 def against_grid(rows: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
-    """Header and rows of text of one task: a number a row, a backbone a column."""
-    rows = rows.assign(number=rows["x"].map(lambda x: f"{x:.3g}"))
+    """Return header and rows of text of one task: a row for each x, a column for each backbone."""
+    rows = rows.assign(x_text=rows["x"].map(lambda x: f"{x:.3g}"))
     columns = [
-        (named(str(backbone), line), {row["number"]: _cell(row) for _, row in line.iterrows()})
+        (line_name(str(backbone), line), {row["x_text"]: _cell(row) for _, row in line.iterrows()})
         for backbone, line in rows.groupby("backbone", sort=False)
     ]
-    numbers = dict.fromkeys(rows.sort_values("x")["number"])
+    x_texts = dict.fromkeys(rows.sort_values("x")["x_text"])
     head = [label(rows.iloc[0]["against"]), *(name for name, _ in columns)]
-    return head, [[number, *(cells.get(number, "-") for _, cells in columns)] for number in numbers]
+    return head, [[x_text, *(cells.get(x_text, "-") for _, cells in columns)] for x_text in x_texts]
 
 
-def named(backbone: str, line: pd.DataFrame) -> str:
-    """Return the backbone with its likelihood type, where it has one."""
-    kind = line["likelihood"].iloc[0]
-    return f"{backbone} ({kind})" if isinstance(kind, str) else backbone
+def line_name(backbone: str, line: pd.DataFrame) -> str:
+    """Return the backbone followed by its likelihood type, if it has one."""
+    likelihood = line["likelihood"].iloc[0]
+    return f"{backbone} ({likelihood})" if isinstance(likelihood, str) else backbone
 
 
 def _cell(row: pd.Series) -> str:

@@ -1,12 +1,12 @@
-"""One number over many tasks: interquartile mean, performance profile, probability of improvement.
+"""Aggregates over tasks: interquartile mean, performance profile, probability of improvement.
 
 After Agarwal et al. 2021 (arXiv 2108.13264). Scores are fractions (an accuracy, 1 is best), given as one list
-of seeds for each task. Intervals are Student's with the deviation of a bootstrap, stratified: seeds are drawn
-within their task, so that the tasks themselves are taken as given. With n seeds a bootstrap's deviation is
-too small by sqrt((n - 1) / n), which is made good; each task adds n - 1 degrees of freedom.
+of seeds for each task. Intervals are Student's, with the standard error of a stratified bootstrap: seeds are
+resampled within their task, so the tasks are fixed. With n seeds, a bootstrap underestimates the standard
+error by the factor sqrt((n - 1) / n), which is corrected; each task adds n - 1 degrees of freedom.
 
-Of 300 simulated intervals for the interquartile mean over ten tasks, 95% held the truth with 3 seeds, 96%
-with 5 and 95% with 10. ``tests/analysis/stats/test_aggregates.py`` simulates it again.
+Of 300 simulated intervals for the interquartile mean over ten tasks, 95% contained the true value with
+3 seeds, 96% with 5 and 95% with 10. ``tests/analysis/stats/test_aggregates.py`` repeats the simulation.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ RESAMPLES = 10_000
 
 @dataclass(frozen=True, kw_only=True)
 class Interval:
-    """A number with its 95% interval, whose ends are NaN where no task has two seeds."""
+    """A value with its 95% interval; both ends are NaN if a task has fewer than two seeds."""
 
     value: float
     low: float
@@ -33,7 +33,7 @@ class Interval:
 
 
 def interquartile_mean(tasks: Sequence[Sequence[float]], *, resamples: int = RESAMPLES) -> Interval:
-    """The mean of the middle half of all runs: less noisy than the median, robust to extremes."""
+    """Return the mean of the middle half of all runs: less noisy than the median, robust to outliers."""
 
     def middle(*drawn: np.ndarray, axis: int) -> np.ndarray:
         return np.asarray(stats.trim_mean(np.concatenate(drawn, axis=axis), 0.25, axis=axis))
@@ -44,19 +44,19 @@ def interquartile_mean(tasks: Sequence[Sequence[float]], *, resamples: int = RES
 def probability_of_improvement(
     tasks: Sequence[Sequence[float]], others: Sequence[Sequence[float]], *, resamples: int = RESAMPLES
 ) -> Interval:
-    """Return the probability that a run of the first arm beats one of the other; ties count half.
+    """Return the probability that a run of the first arm beats a run of the second; ties count half.
 
     Args:
         tasks: for each task, its scores under the first arm.
-        others: the same tasks in the same order under the other arm.
+        others: the same tasks in the same order under the second arm.
     """
     count = len(tasks)
 
     def mean_of_tasks(*drawn: np.ndarray, axis: int) -> np.ndarray:
         assert axis == -1
         wins = []
-        for first, second in zip(drawn[:count], drawn[count:], strict=True):
-            gaps = first[..., :, None] - second[..., None, :]
+        for score, baseline_score in zip(drawn[:count], drawn[count:], strict=True):
+            gaps = score[..., :, None] - baseline_score[..., None, :]
             wins.append(((gaps > 0) + 0.5 * (gaps == 0)).mean(axis=(-2, -1)))
         return np.asarray(np.mean(wins, axis=0))
 
@@ -72,7 +72,7 @@ def performance_profile(tasks: Sequence[Sequence[float]], thresholds: Sequence[f
 def _bootstrap(
     samples: Sequence[Sequence[float]], statistic: Callable[..., np.ndarray], resamples: int
 ) -> Interval:
-    """Return the statistic with its interval; SciPy draws each sample for itself."""
+    """Return the statistic with its interval; SciPy resamples each sample separately."""
     arrays = [np.asarray(sample, dtype=float) for sample in samples]
     value, fewest = float(statistic(*arrays, axis=-1)), min(len(array) for array in arrays)
     if fewest < 2:

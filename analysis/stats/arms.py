@@ -1,9 +1,9 @@
 """From runs to arms: means over seeds, with their intervals and reference lines.
 
-Everything here is a function of the frame that ``analysis.load.study.load_study``
-returns. An arm, called model in tables, is one run configuration under several seeds; a table holds the
-arms of one task at one scale. Arms are ranked within a likelihood type only, unless the
-frame says otherwise in its column ``allow_mixed`` (``analysis.compare --allow-mixed``).
+All functions take the frame that ``analysis.load.study.load_study`` returns. An arm, called model in
+tables, is one run configuration under multiple seeds; a table holds the arms of one task at one scale.
+Arms are ranked within a likelihood type only, unless the frame's column ``allow_mixed`` is set
+(``analysis.compare --allow-mixed``).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from analysis.stats.shares import binomial_error, is_share, share_interval
 from experiments.tasks.likelihood import LIKELIHOOD_TYPES
 
 TASK_SCALE = ["task", "scale"]
-"""Columns that together name one table: runs of one task at one scale."""
+"""Columns that together identify one table: runs of one task at one scale."""
 
 AXIS_WORDS = {
     "non_embedding": "non-embedding parameters",
@@ -30,22 +30,21 @@ AXIS_WORDS = {
     "total": "total parameters",
     "flops": "FLOPs per token",
 }
-"""Words for ``scale.axis``."""
-
+"""Label of each value of ``scale.axis``."""
 
 GUESSES = ("chance", "random ", "majority", "uniform", "unigram")
-"""Beginnings of the names of reference lines that need no learning, as does every line whose note is
-``chance``. The other lines, such as a nearest mean or a compressor, are shown beside the scores."""
+"""Prefixes of the names of reference lines that need no learning; lines with the note ``chance`` need none
+either. The remaining lines, such as a nearest mean or a compressor, are printed for comparison only."""
 SURE = 1.96
-"""Standard errors over test items by which a fraction must be above a guess: 95%, two-sided."""
+"""Standard errors over test items by which a fraction must exceed a guess: 95%, two-sided."""
 NOT_OF_THE_TEXT = ("conditional", "pseudo")
-"""Likelihood types that are no code of the whole text, so that no compressor compares with them."""
+"""Likelihood types that do not encode the full text, so that they are not compared with compressors."""
 BELOW = "; "
 """Separator of the names of reference lines in the columns ``below`` and ``no_better_than``."""
 
 
 def finished(frame: pd.DataFrame) -> pd.Series:
-    """Return True for the runs whose score counts: complete, with a finite score."""
+    """Return True for the runs that are complete and have a finite score."""
     return (frame["status"] == "complete") & frame["score"].map(math.isfinite)
 
 
@@ -54,17 +53,17 @@ def arm_table(frame: pd.DataFrame) -> pd.DataFrame:
 
     Columns: ``task scale kind`` (``arm`` or ``reference``) ``arm cell digest
     backbone objective likelihood metric unit direction``; ``score`` (mean over
-    seeds), ``low`` and ``high`` (its 95% interval over seeds: Student's, of a
-    fraction by its logit), ``half_width`` (of the t-interval; all three NaN below
-    two seeds), ``seeds`` (runs that count), ``runs``, ``status`` (``complete`` if
-    all are), ``message``; ``item_se`` (standard error over test items, the mean of
-    the runs': another text, not another seed), ``items`` and ``clusters`` (what it
-    is over); ``solved_from`` (``study.solved``); ``below`` (the arm's own reference
-    lines that its mean does not beat), ``no_better_than`` (those among them that need
-    no learning), ``learned`` (True where there are none of these); and the means of
+    seeds), ``low`` and ``high`` (its 95% interval over seeds: Student's, of the logit for
+    fractions), ``half_width`` (of the t-interval; all three NaN below
+    two seeds), ``seeds`` (finished runs), ``runs``, ``status`` (``complete`` if
+    all are), ``message``; ``item_se`` (standard error over test items, averaged over
+    runs: variation of the text, not of the seed), ``items`` and ``clusters`` (number of test items
+    and of their clusters); ``solved_from`` (``study.solved``); ``below`` (the arm's reference
+    lines that its mean does not beat), ``no_better_than`` (those of them that need
+    no learning), ``learned`` (True if there are none of the latter); and the means of
     the number columns of ``load_study``.
-    Arms are in order of likelihood type, then score; the best first. Where types are mixed,
-    in order of score alone, and ``mixed`` names the types.
+    Arms are sorted by likelihood type, then score, the best first. If types are mixed,
+    they are sorted by score only, and ``mixed`` lists the types.
     """
     rows = []
     for (task, scale), group in frame.groupby(TASK_SCALE, sort=True):
@@ -81,7 +80,7 @@ def arm_table(frame: pd.DataFrame) -> pd.DataFrame:
 def ranked(arms: pd.DataFrame) -> pd.Series:
     """Return True for the rows of ``arm_table`` that are ranked: arms that have a score and learned the task.
 
-    Every table, sentence and figure asks here.
+    Every table, sentence and figure uses this function.
     """
     return arms["kind"].eq("arm") & arms["seeds"].gt(0) & arms["learned"].eq(True)
 
@@ -90,7 +89,7 @@ def _arm_row(runs: pd.DataFrame) -> dict[str, Any]:
     counts = finished(runs)
     good = runs if counts.all() else runs[counts]
     mixed = mixed_data(good)
-    # A mean over different data would be a number of nothing.
+    # A mean over runs on different data has no meaning.
     scores = [] if mixed else good["score"].tolist()
     estimate = mean_interval(scores)
     half_width = math.nan if estimate.half_width is None else estimate.half_width
@@ -99,11 +98,11 @@ def _arm_row(runs: pd.DataFrame) -> dict[str, Any]:
     if scores and is_share(_first(good["unit"]), scores):
         low, high = share_interval(scores, items)
     unfinished = runs[~counts]
-    shown = runs if good.empty else good
+    described = runs if good.empty else good
     return {
         "kind": "arm",
         **{key: _first(runs[key]) for key in ("arm", "cell", "digest", "backbone", "objective")},
-        **{key: _first(shown[key]) for key in ("likelihood", "metric", "unit", "direction")},
+        **{key: _first(described[key]) for key in ("likelihood", "metric", "unit", "direction")},
         "score": estimate.mean,
         "half_width": half_width,
         "low": low,
@@ -111,31 +110,31 @@ def _arm_row(runs: pd.DataFrame) -> dict[str, Any]:
         "item_se": float(good["score_standard_error"].mean()),
         "items": items,
         "clusters": float(good["score_clusters"].mean()),
-        "solved_from": asked(runs, "solved"),
+        "solved_from": study_setting(runs, "solved"),
         "seeds": estimate.n,
         "runs": len(runs),
         "status": "complete" if unfinished.empty else ", ".join(sorted(set(unfinished["status"]))),
         "message": "; ".join([*run_notes(unfinished), *([_data_note(good)] if mixed else [])]) or None,
-        **shown[[column for column in NUMBERS if column in shown]].mean(),
+        **described[[column for column in NUMBERS if column in described]].mean(),
     }
 
 
 def _data_note(runs: pd.DataFrame) -> str:
-    """Return which seeds of an arm saw which data."""
+    """Return a note that lists the seeds of an arm by the data that they saw."""
     seeds = runs.groupby("fingerprint", dropna=False)["seed"].agg(
-        lambda own: ", ".join(map(str, sorted(own)))
+        lambda seed_list: ", ".join(map(str, sorted(seed_list)))
     )
     return "not averaged, as the seeds saw different data: " + "; ".join(
-        f"{fingerprint}: {own}" for fingerprint, own in seeds.items()
+        f"{fingerprint}: {seed_list}" for fingerprint, seed_list in seeds.items()
     )
 
 
 def _not_beaten(row: dict[str, Any], lines: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the columns ``below``, ``no_better_than`` and ``learned`` of an arm, by its own reference lines.
+    """Return the columns ``below``, ``no_better_than`` and ``learned`` of an arm, given its reference lines.
 
-    A fraction must be above a guess by ``SURE`` standard errors over test items, as a model that guesses is
-    above it in half of all cases. An interval over seeds would not do: it is wide where some seeds solve the
-    task and others do not.
+    A fraction must exceed a guess by ``SURE`` standard errors over test items, because a model that guesses
+    exceeds it in half of all cases. An interval over seeds is not used: it is wide if only some seeds solve
+    the task.
     """
     sign = 1 if row["direction"] == "higher" else -1
     error = row["item_se"]
@@ -160,14 +159,14 @@ def _not_beaten(row: dict[str, Any], lines: list[dict[str, Any]]) -> dict[str, A
 def is_guess(line: Mapping[str, Any]) -> bool:
     """Return True for a reference line that needs no learning: chance, the most frequent class, a unigram.
 
-    A model that is no better than one has not learned the task. A line that was fitted to the training split
-    or follows a rule, such as a nearest mean, is one to read a score against, and a good model may miss it.
+    A model that does not beat such a line has not learned the task. A line that was fitted to the training
+    split or follows a rule, such as a nearest mean, is for comparison only: a good model may not reach it.
     """
     return str(line["name"]).startswith(GUESSES) or line.get("note") == "chance"
 
 
 def _references(runs: pd.DataFrame) -> list[dict[str, Any]]:
-    """Return the reference lines of some runs for the test split, each once."""
+    """Return the distinct reference lines of the runs for the test split."""
     lines = {(r["name"], r["value"]): r for text in runs["references"].unique() for r in json.loads(text)}
     return [line for line in lines.values() if line.get("split", "test") == "test"]
 
@@ -175,15 +174,15 @@ def _references(runs: pd.DataFrame) -> list[dict[str, Any]]:
 def _reference_rows(group: pd.DataFrame) -> list[dict[str, Any]]:
     """Return the reference lines of a task in the metric of its table, best last.
 
-    Where models have lines of one name with different values, as with other tokenizers, the name of each
-    line ends with its models.
+    If the values of a line differ between models, as with different tokenizers, each name is followed by
+    the models that it applies to.
     """
     metric, direction = _first(group["metric"]), _first(group["direction"])
     owners: dict[tuple[str, float], list[str]] = {}
-    for arm, runs in group.groupby("arm", sort=True):
+    for model, runs in group.groupby("arm", sort=True):
         for line in _references(runs):
             if line["metric"] == metric:
-                owners.setdefault((line["name"], float(line["value"])), []).append(str(arm))
+                owners.setdefault((line["name"], float(line["value"])), []).append(str(model))
     notes = {(line["name"], float(line["value"])): line.get("note") for line in _references(group)}
     names = Counter(name for name, _ in owners)
     rows = [
@@ -198,48 +197,48 @@ def _reference_rows(group: pd.DataFrame) -> list[dict[str, Any]]:
 
 
 def _rank(row: dict[str, Any]) -> tuple[int, float, str]:
-    classes = list(LIKELIHOOD_TYPES)
-    place = classes.index(row["likelihood"]) if row["likelihood"] in classes else len(classes)
+    types = list(LIKELIHOOD_TYPES)
+    type_rank = types.index(row["likelihood"]) if row["likelihood"] in types else len(types)
     if not row["seeds"]:
-        return len(classes) + 1, 0.0, row["arm"]
+        return len(types) + 1, 0.0, row["arm"]
     if row["mixed"] is not None:
-        place = 0
-    return place, -row["score"] if row["direction"] == "higher" else row["score"], row["arm"]
+        type_rank = 0
+    return type_rank, -row["score"] if row["direction"] == "higher" else row["score"], row["arm"]
 
 
 def _first(column: pd.Series) -> Any:
-    known = column.dropna()
-    return None if known.empty else known.iloc[0]
+    values = column.dropna()
+    return None if values.empty else values.iloc[0]
 
 
-def asked(frame: pd.DataFrame, key: str) -> str | None:
-    """Return the value of ``study.KEY``; None where a study does not set it."""
+def study_setting(frame: pd.DataFrame, key: str) -> str | None:
+    """Return the value of ``study.KEY``; None if the study does not set it."""
     return None if key not in frame else _first(frame[key])
 
 
 def mixed_likelihoods(group: pd.DataFrame) -> str | None:
-    """Return the likelihood types of one task that are ranked together; None where they are not."""
-    found = sorted(group["likelihood"].dropna().unique(), key=list(LIKELIHOOD_TYPES).index)
+    """Return the likelihood types of one task that are ranked together; None if ranked separately."""
+    types = sorted(group["likelihood"].dropna().unique(), key=list(LIKELIHOOD_TYPES).index)
     allowed = "allow_mixed" in group and bool(group["allow_mixed"].any())
-    return ", ".join(found) if allowed and len(found) > 1 else None
+    return ", ".join(types) if allowed and len(types) > 1 else None
 
 
 def declared_baseline(runs: pd.DataFrame) -> str | None:
-    """Return the model that ``study.baseline`` names, by its name or as the only one of its backbone.
+    """Return the model that ``study.baseline`` names, by its name or as the only model of a backbone.
 
-    None where a study names no baseline, or none of these runs' models.
+    None if the study names no baseline, or a backbone without exactly one model in these runs.
     """
-    wanted = asked(runs, "baseline")
+    baseline = study_setting(runs, "baseline")
     names = runs[["arm", "backbone"]].drop_duplicates()
-    if wanted is None or wanted in names["arm"].tolist():
-        return wanted
-    own = names[names["backbone"] == wanted]["arm"]
-    return str(own.iloc[0]) if len(own) == 1 else None
+    if baseline is None or baseline in names["arm"].tolist():
+        return baseline
+    models = names[names["backbone"] == baseline]["arm"]
+    return str(models.iloc[0]) if len(models) == 1 else None
 
 
 def run_notes(runs: pd.DataFrame) -> list[str]:
-    """Return seeds, status and message of the given runs; runs that ended alike share a line."""
-    if runs.empty:  # of most arms: worth a line, as every figure and table asks for each arm
+    """Return seeds, status and message of the given runs, one line for each status and message."""
+    if runs.empty:  # the common case: sorting an empty frame for every arm would be slow
         return []
     fates: dict[str, list[str]] = {}
     for run in runs.sort_values("seed").itertuples():
@@ -253,28 +252,28 @@ def run_notes(runs: pd.DataFrame) -> list[str]:
 
 
 def likelihood_group(row: pd.Series) -> str:
-    """Return the likelihood type whose rows a row is ranked with, or ``reference``."""
+    """Return the likelihood type within which a row is ranked, or ``reference``."""
     if row["kind"] == "reference":
         return "reference"
     return str(row["mixed"] if isinstance(row["mixed"], str) else row["likelihood"])
 
 
 def matched_line(frame: pd.DataFrame) -> str:
-    """Return what was held equal, and how closely."""
-    known = frame[frame["matched_axis"].notna()]
-    if known.empty:
+    """Return a sentence with the quantities that were matched between models, and the largest mismatch."""
+    matched = frame[frame["matched_axis"].notna()]
+    if matched.empty:
         return "Held equal: nothing."
-    axes = known.groupby("matched_axis")["matched_target"].unique()
+    axes = matched.groupby("matched_axis")["matched_target"].unique()
     parts = []
     for axis, targets in axes.items():
         parts.append(
             f"{AXIS_WORDS.get(str(axis), axis)} at {' and '.join(f'{t:,.0f}' for t in sorted(targets))}"
         )
-    return f"Held equal: {'; '.join(parts)}; largest mismatch {known['matched_residual'].abs().max():.2%}."
+    return f"Held equal: {'; '.join(parts)}; largest mismatch {matched['matched_residual'].abs().max():.2%}."
 
 
 def in_finished_arms(group: pd.DataFrame) -> pd.Series:
-    """Return True for the runs of arms all of whose runs count."""
+    """Return True for the runs of arms of which all runs are finished."""
     return finished(group).groupby([group["cell"], group["digest"]]).transform("all")
 
 

@@ -10,12 +10,12 @@ import pandas as pd
 from analysis.stats.arms import (
     TASK_SCALE,
     arm_table,
-    asked,
     declared_baseline,
     in_finished_arms,
     mixed_data,
     mixed_likelihoods,
     ranked,
+    study_setting,
 )
 from analysis.stats.intervals import MARGINS
 from analysis.stats.solve_rates import solve_counts
@@ -30,21 +30,20 @@ COLUMNS = [
 BASELINE, ALL_PAIRS = "baseline", "all pairs"
 """Families: every model against the study's baseline, or all pairs of a likelihood type."""
 UNLEARNED = "none of these has learned the task"
-"""Reason where both models are no better than what needs no learning."""
+"""Reason if neither model beats the reference lines that need no learning."""
 
 
 def comparisons(frame: pd.DataFrame) -> pd.DataFrame:
     """Return the verdicts between models of one task, scale and likelihood type; columns: ``COLUMNS``.
 
     The family, over which p-values and intervals are corrected, is every model against ``study.baseline``
-    where that is a model of the type, and else all pairs. ``verdict`` is of ``model``; of all pairs, the
-    better mean is ``model``. ``difference`` is positive where ``model`` is better; ``test`` says where it is
-    of solve rates. ``separated`` is True for better and worse. The other columns are fields of
-    ``verdicts.verdict_test.Verdict``.
+    if that is a model of the type, else all pairs. ``verdict`` refers to ``model``; in a family of all pairs,
+    ``model`` has the better mean. ``difference`` is positive if ``model`` is better; ``test`` contains
+    ``solve rate`` if it is a difference of solve rates. ``separated`` is True for better and worse. The
+    remaining columns are fields of ``verdicts.verdict_test.Verdict``.
 
-    Models with a run that did not finish are left out (the mean of the survivors flatters them), and so are
-    tasks whose runs saw different data. Where likelihood types are mixed, they count as one, whose name is
-    all their names.
+    Models with an unfinished run are left out, because the mean of the finished runs is biased. Tasks with
+    runs on different data are left out. Mixed likelihood types count as one type, named by all their names.
     """
     rows: list[dict[str, object]] = []
     for (task, scale), group in frame.groupby(TASK_SCALE, sort=True):
@@ -54,36 +53,40 @@ def comparisons(frame: pd.DataFrame) -> pd.DataFrame:
         unranked = set(table.loc[table["seeds"].gt(0) & ~ranked(table), "arm"])
         if (mixed := mixed_likelihoods(group)) is not None:
             group = group.assign(likelihood=mixed)
-        classes = group[in_finished_arms(group)].groupby(["likelihood", "metric"], dropna=False, sort=True)
-        for (kind, metric), runs in classes:
-            asked_margin = asked(group, "margin")
-            margin = MARGINS.get(str(metric), 0.0) if asked_margin is None else float(asked_margin)
-            family, found = _of_type(runs, margin)
+        by_likelihood = group[in_finished_arms(group)].groupby(
+            ["likelihood", "metric"], dropna=False, sort=True
+        )
+        for (likelihood, metric), runs in by_likelihood:
+            study_margin = study_setting(group, "margin")
+            margin = MARGINS.get(str(metric), 0.0) if study_margin is None else float(study_margin)
+            family, type_verdicts = _of_type(runs, margin)
             units = runs["unit"].dropna()
             shared = {
-                "task": task, "scale": scale, "likelihood": None if pd.isna(kind) else kind,
+                "task": task, "scale": scale, "likelihood": None if pd.isna(likelihood) else likelihood,
                 "unit": None if units.empty else units.iloc[0], "margin": margin, "family": family,
             }  # fmt: skip
-            rows += [shared | _row(_learned(verdict, unranked)) for verdict in found]
-    found = pd.DataFrame(rows, columns=COLUMNS)
-    return found.astype({"seeds_to_decide": float, "separated": bool})
+            rows += [shared | _row(_learned(verdict, unranked)) for verdict in type_verdicts]
+    return pd.DataFrame(rows, columns=COLUMNS).astype({"seeds_to_decide": float, "separated": bool})
 
 
 def _of_type(runs: pd.DataFrame, margin: float) -> tuple[str, list[Verdict]]:
-    """Return the family of the models of one likelihood type, and its verdicts."""
+    """Return the name of the family of the models of one likelihood type, and its verdicts."""
     baseline = declared_baseline(runs)
     family = ALL_PAIRS if baseline is None else BASELINE
     if (counts := solve_counts(runs)) is not None:
-        reached = {str(arm): list(own["score"]) for arm, own in runs.groupby("arm")}
-        return family, solve_verdicts(counts, reached, baseline=baseline, margin=margin)
-    scores = {str(arm): own.set_index("seed")["score"].to_dict() for arm, own in runs.groupby("arm")}
-    shared = bool(asked(runs, "shared_seeds"))
+        seed_scores = {str(model): list(model_runs["score"]) for model, model_runs in runs.groupby("arm")}
+        return family, solve_verdicts(counts, seed_scores, baseline=baseline, margin=margin)
+    scores = {
+        str(model): model_runs.set_index("seed")["score"].to_dict()
+        for model, model_runs in runs.groupby("arm")
+    }
+    shared = bool(study_setting(runs, "shared_seeds"))
     direction = str(runs["direction"].iloc[0])
     return family, verdicts(scores, direction, baseline=baseline, margin=margin, shared_seeds=shared)
 
 
 def _learned(verdict: Verdict, unranked: set[str]) -> Verdict:
-    """Return the verdict, or that there is none between two models that have not learned the task."""
+    """Return the verdict; untested if neither of the two models has learned the task."""
     if not {verdict.model, verdict.other} <= unranked:
         return verdict
     return untested(
@@ -98,15 +101,15 @@ def _row(verdict: Verdict) -> dict[str, Any]:
 
 
 def verdict_of(pairs: pd.DataFrame, model: str, other: str) -> pd.Series | None:
-    """Return the row of a pair from the side of ``model``; None where the two were not compared.
+    """Return the row of a pair with ``model`` as its model; None if the two were not compared.
 
     Args:
         pairs: comparisons of one task and scale.
     """
-    found = pairs[pairs["model"].isin([model, other]) & pairs["other"].isin([model, other])]
-    if found.empty:
+    pair = pairs[pairs["model"].isin([model, other]) & pairs["other"].isin([model, other])]
+    if pair.empty:
         return None
-    row = found.iloc[0].copy()
+    row = pair.iloc[0].copy()
     if row["model"] != model:
         row["model"], row["other"], row["difference"] = model, other, -row["difference"]
         row["low"], row["high"] = -row["high"], -row["low"]
@@ -115,5 +118,5 @@ def verdict_of(pairs: pd.DataFrame, model: str, other: str) -> pd.Series | None:
 
 
 def decided(pairs: pd.DataFrame) -> pd.DataFrame:
-    """Return the pairs whose verdict is not ``undecided``."""
+    """Return the pairs with a verdict other than ``undecided``."""
     return pairs[pairs["verdict"] != UNDECIDED]

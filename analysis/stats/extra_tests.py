@@ -1,7 +1,7 @@
-"""Extra evaluations of the arms of a study: the same models on the task with other settings.
+"""Extra evaluations of the arms of a study: the same models on the task with different settings.
 
-A study asks for them with ``trainer.extra_evaluations``, such as ``sequence_length=256``;
-the score on the task as it was trained on stands first.
+``trainer.extra_evaluations`` configures them, such as ``sequence_length=256``. The score on the task as
+trained comes first.
 """
 
 from __future__ import annotations
@@ -15,29 +15,29 @@ from analysis.stats.arms import TASK_SCALE, arm_table, finished
 from analysis.stats.intervals import mean_interval
 
 TRAINED = "as trained"
-"""Column of the test on the task as it was trained on."""
+"""Column of the evaluation on the task as trained."""
 
 
 def further_scores(frame: pd.DataFrame) -> pd.DataFrame:
     """Return the mean score of each arm on each extra evaluation, in the order of ``arm_table``.
 
     Columns: ``task scale arm test score half_width seeds``; ``half_width`` (of the 95% t-interval over
-    seeds) is NaN below two seeds. Empty where a study has no further tests.
+    seeds) is NaN below two seeds. Empty if a study has no extra evaluations.
     """
     rows = []
     order = arm_table(frame).query("kind == 'arm'")
     for (task, scale), arms in order.groupby(TASK_SCALE, sort=True):
-        for _, arm in arms.iterrows():
-            same = (frame["cell"] == arm["cell"]) & (frame["digest"] == arm["digest"])
-            runs = frame[finished(frame) & same]
-            found = [{TRAINED: run.score} | json.loads(run.further) for run in runs.itertuples()]
-            for test in found[0] if found and len(found[0]) > 1 else ():
-                estimate = mean_interval([scores[test] for scores in found])
+        for _, row in arms.iterrows():
+            is_of_arm = (frame["cell"] == row["cell"]) & (frame["digest"] == row["digest"])
+            runs = frame[finished(frame) & is_of_arm]
+            run_scores = [{TRAINED: run.score} | json.loads(run.further) for run in runs.itertuples()]
+            for test in run_scores[0] if run_scores and len(run_scores[0]) > 1 else ():
+                estimate = mean_interval([scores[test] for scores in run_scores])
                 rows.append(
                     {
                         "task": task,
                         "scale": scale,
-                        "arm": arm["arm"],
+                        "arm": row["arm"],
                         "test": test,
                         "score": estimate.mean,
                         "half_width": estimate.half_width,
@@ -49,12 +49,12 @@ def further_scores(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def further_grid(scores: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
-    """Header and rows of text of one task's further tests: an arm a row, a test a column."""
+    """Return header and rows of text: a row for each arm, a column for each extra evaluation."""
     tests, arms = scores["test"].unique(), scores["arm"].unique()
     shared = shared_setting(tests)
     head = [shared or "model", *(test.removeprefix(f"{shared}=") for test in tests)]
     cells = scores.set_index(["arm", "test"])
-    return head, [[arm, *(_text(cells.loc[(arm, test)]) for test in tests)] for arm in arms]
+    return head, [[model, *(_text(cells.loc[(model, test)]) for test in tests)] for model in arms]
 
 
 def _text(row: pd.Series) -> str:
@@ -62,17 +62,17 @@ def _text(row: pd.Series) -> str:
 
 
 def shared_setting(tests: Iterable[str]) -> str:
-    """The setting in which all further tests differ; empty where they differ in several, or in others."""
+    """Return the one setting in which all extra evaluations differ; empty if there is no such setting."""
     names = {tuple(settings(test)) for test in tests if test != TRAINED}
     return names.pop()[0] if len(names) == 1 and all(len(name) == 1 for name in names) else ""
 
 
 def settings(test: str) -> dict[str, str]:
-    """The settings that a further test changes, in order of their names."""
+    """Return the settings that an extra evaluation changes, sorted by name."""
     pairs = [word.partition("=") for word in test.split()]
     return {name: value for name, _, value in sorted(pairs)}
 
 
 def published(frame: pd.DataFrame) -> list[str]:
-    """Return what others published on the same question, as the study's YAML quotes it."""
+    """Return the published results on the same question that the study's YAML quotes."""
     return list(dict.fromkeys(line for text in frame["published"].dropna() for line in json.loads(text)))

@@ -1,8 +1,8 @@
 """Means over seeds with their intervals, and the margins below which models count as equivalent.
 
 Intervals are Student's: a percentile bootstrap covers 77% instead of 95% at three seeds; the t-interval
-covers 95% at every number of seeds. Fractions have intervals of their own (``shares``), and so have
-differences between models (``verdicts.verdict_test``).
+covers 95% at every number of seeds. Intervals of fractions are in ``shares``, those of differences between
+models in ``verdicts.verdict_test``.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ CONFIDENCE = 0.95
 
 SHARES = ("answer_accuracy", "accuracy", "macro_f1", "matthews", "entity_f1", "tag_accuracy", "exact_match")
 MARGINS = {"bits_per_byte": 0.002, "pearson": 0.01, "spearman": 0.01, **dict.fromkeys(SHARES, 0.01)}
-"""Differences below this count as equivalent, where it is sure that they are below; 0 for metrics not listed,
-of which none are. ``study.margin`` sets another."""
+"""Equivalence margin of each metric; 0 (never equivalent) for metrics not listed. ``study.margin`` overrides
+it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,12 +28,12 @@ class Estimate:
 
     mean: float
     half_width: float | None
-    """Half the interval's width; None with fewer than two values."""
+    """Half of the interval's width; None with fewer than two values."""
     n: int
 
 
 def mean_interval(values: Sequence[float]) -> Estimate:
-    """Mean and 95% t-interval. NaN values are the caller's to leave out; no values give a NaN mean."""
+    """Return mean and 95% t-interval. The caller removes NaN values; the mean of no values is NaN."""
     n = len(values)
     if n < 2:
         return Estimate(mean=float(values[0]) if n else math.nan, half_width=None, n=n)

@@ -1,8 +1,7 @@
 """Gaps between the bounds of a study and the exact likelihood of one of its arms.
 
-A study asks for it with ``study.baseline``, the name of an exact arm. The types are not ranked against
-each other: a bound lies above the true value, so bound - exact is an upper limit of the true gap, and says
-so wherever it is printed.
+``study.baseline`` names the exact arm. The types are not ranked against each other: a bound is above the
+true value, so bound - exact is an upper limit of the true gap, and every output states this.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ import math
 
 import pandas as pd
 
-from analysis.stats.arms import TASK_SCALE, arm_table, asked, finished, mixed_data
+from analysis.stats.arms import TASK_SCALE, arm_table, finished, mixed_data, study_setting
 from analysis.stats.intervals import mean_interval
 
 NOTE = (
@@ -27,48 +26,53 @@ COLUMNS = [
 
 
 def gaps(frame: pd.DataFrame) -> pd.DataFrame:
-    """The baseline, then each arm whose score is a bound, for each task and scale; columns: ``COLUMNS``.
+    """Return the baseline, then each arm that is scored by a bound, per task and scale; columns: ``COLUMNS``.
 
-    ``gap`` is the mean over common seeds of the arm's score minus the baseline's, ``ratio`` of one over the
-    other; half-widths (95% t-intervals) are NaN below two seeds, and all four are NaN in the baseline's row.
-    ``estimator_error`` is NaN where nothing is drawn. Empty where a study names no baseline, where that arm
-    has no exact score, and where the runs saw different data.
+    ``gap`` is the mean over common seeds of the arm's score minus the baseline's, ``ratio`` the mean of their
+    quotient; half-widths (95% t-intervals) are NaN below two seeds, and all four are NaN in the baseline's
+    row. ``estimator_error`` is NaN if the bound is not sampled. Empty if a study names no baseline, if that
+    arm has no exact score, or if the runs saw different data.
     """
     rows: list[dict[str, object]] = []
     for (task, scale), group in frame.groupby(TASK_SCALE, sort=True):
-        named, arms = asked(group, "baseline"), arm_table(group).query("kind == 'arm' and seeds > 0")
-        exact = arms[(arms["arm"] == named) & (arms["likelihood"] == "exact")]
+        baseline, arms = (
+            study_setting(group, "baseline"),
+            arm_table(group).query("kind == 'arm' and seeds > 0"),
+        )
+        exact = arms[(arms["arm"] == baseline) & (arms["likelihood"] == "exact")]
         if exact.empty or mixed_data(group):
             continue
         runs = group[finished(group)]
-        base = runs[runs["arm"] == named].set_index("seed")["score"]
-        for _, arm in pd.concat([exact, arms[arms["likelihood"] == "bound"]]).iterrows():
-            own = runs[runs["arm"] == arm["arm"]].set_index("seed")
-            error = own["test_estimator_error"].mean() if "test_estimator_error" in own else math.nan
-            shared = {key: arm[key] for key in ("arm", "likelihood", "unit", "score", "half_width", "seeds")}
-            row = {"task": task, "scale": scale, "baseline": named, **shared, "estimator_error": error}
-            rows.append(row if arm["arm"] == named else row | _paired(own["score"], base))
+        baseline_scores = runs[runs["arm"] == baseline].set_index("seed")["score"]
+        for _, row in pd.concat([exact, arms[arms["likelihood"] == "bound"]]).iterrows():
+            by_seed = runs[runs["arm"] == row["arm"]].set_index("seed")
+            error = by_seed["test_estimator_error"].mean() if "test_estimator_error" in by_seed else math.nan
+            shared = {key: row[key] for key in ("arm", "likelihood", "unit", "score", "half_width", "seeds")}
+            gap_row = {"task": task, "scale": scale, "baseline": baseline, **shared, "estimator_error": error}
+            rows.append(
+                gap_row if row["arm"] == baseline else gap_row | _paired(by_seed["score"], baseline_scores)
+            )
     return pd.DataFrame(rows, columns=COLUMNS)
 
 
 def _paired(score: pd.Series, base: pd.Series) -> dict[str, float]:
-    """Difference and ratio of two arms over the seeds that both have."""
-    found: dict[str, float] = {}
+    """Return difference and ratio of two arms over the seeds that both have."""
+    columns: dict[str, float] = {}
     for name, values in (("gap", score - base), ("ratio", score / base)):
         estimate = mean_interval(values.dropna().tolist())
-        found[name] = estimate.mean
-        found[f"{name}_half_width"] = math.nan if estimate.half_width is None else estimate.half_width
-    return found
+        columns[name] = estimate.mean
+        columns[f"{name}_half_width"] = math.nan if estimate.half_width is None else estimate.half_width
+    return columns
 
 
 def gap_title(rows: pd.DataFrame) -> str:
-    """The heading of one table of gaps."""
-    first = rows.iloc[0]
-    return f"Gap to {first['baseline']}, {first['task']}, {first['scale']}: bound - exact, an upper limit"
+    """Return the heading of one table of gaps."""
+    row = rows.iloc[0]
+    return f"Gap to {row['baseline']}, {row['task']}, {row['scale']}: bound - exact, an upper limit"
 
 
 def gap_grid(rows: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
-    """Header and rows of text of one table of gaps."""
+    """Return header and rows of text of one table of gaps."""
     head = ["model", "likelihood", f"{rows.iloc[0]['unit']} (n)", "estimator's error", "gap", "ratio"]
     return head, [
         [

@@ -26,18 +26,18 @@ COST_NOTE = (
 
 
 def cost_rows(frame: pd.DataFrame) -> list[list[str]]:
-    """Return the cells of ``COST_HEAD`` for each arm; ``-`` where no record has a number."""
+    """Return the cells of ``COST_HEAD`` for each arm; ``-`` if no record has a value."""
     rows = []
-    for (task, scale, arm), runs in frame.groupby([*TASK_SCALE, "arm"], sort=True):
+    for (task, scale, model), runs in frame.groupby([*TASK_SCALE, "arm"], sort=True):
         counts = runs["status"].value_counts()
         seconds = runs["training_seconds"]
         records = [_result(path) for path in runs["path"]]
         compiling = [r.training.compile_seconds if r and r.training else math.nan for r in records]
-        sittings = [record.resume.sittings for record in records if record and record.resume]
+        segments = [record.resume.sittings for record in records if record and record.resume]
         rows.append(
             [
-                str(arm), f"{task}, {scale}",
-                *(str(int(counts.get(fate, 0))) for fate in FATES),
+                str(model), f"{task}, {scale}",
+                *(str(int(counts.get(status, 0))) for status in FATES),
                 f"{seconds.sum() / 3600:.3f}", f"{runs['training_flops'].sum():.2e}".replace("e+", "e"),
                 _share(runs["training_data_share"].tolist()),
                 _share([c / (s + c) if s + c else math.nan for s, c in zip(seconds, compiling, strict=True)]),
@@ -47,7 +47,7 @@ def cost_rows(frame: pd.DataFrame) -> list[list[str]]:
                         for s, waiting, c in zip(seconds, runs["training_data_share"], compiling, strict=True)
                     ]
                 ),
-                str(sum(sittings) - len(sittings)) if sittings else "-",
+                str(sum(segments) - len(segments)) if segments else "-",
                 str(int((runs["changed"] != "[]").sum())),
             ]
         )  # fmt: skip
@@ -61,11 +61,11 @@ def _share(values: list[float]) -> str:
 
 
 def _result(path: str) -> RunResult | None:
-    """Return a run's result; None where it has none (yet), or where the frame did not come from a folder."""
+    """Return a run's result; None if it has none, or if the frame was not loaded from a folder."""
     try:
         return read_result(Path(path) / "result.json")
     except RunError:
-        return None  # a row of status unreadable
+        return None  # the row has the status unreadable
 
 
 STABILITY_HEAD = [
@@ -80,19 +80,23 @@ STABILITY_NOTE = (
 
 
 def stability_rows(frame: pd.DataFrame, history: pd.DataFrame) -> list[list[str]]:
-    """The cells of ``STABILITY_HEAD`` for each arm, over all its runs; ``-`` where nothing was recorded."""
+    """Return the cells of ``STABILITY_HEAD`` for each arm over its runs; ``-`` if no value was recorded."""
     norms = history[history["kind"] == "train"]
     norms = norms if "grad_norm" in norms else norms.assign(grad_norm=math.nan)
     rows = []
-    for (task, scale, arm), runs in frame.groupby([*TASK_SCALE, "arm"], sort=True):
-        own = norms[norms["path"].isin(runs["path"])]["grad_norm"]
-        own = own[own.map(math.isfinite)]
-        known = runs[runs["loss_spikes"].notna() & (runs["training_steps"] > 0)]
-        score = known["loss_spikes"].sum() / known["training_steps"].sum() if len(known) else math.nan
+    for (task, scale, model), runs in frame.groupby([*TASK_SCALE, "arm"], sort=True):
+        finite = norms[norms["path"].isin(runs["path"])]["grad_norm"]
+        finite = finite[finite.map(math.isfinite)]
+        with_spikes = runs[runs["loss_spikes"].notna() & (runs["training_steps"] > 0)]
+        score = (
+            with_spikes["loss_spikes"].sum() / with_spikes["training_steps"].sum()
+            if len(with_spikes)
+            else math.nan
+        )
         rows.append(
             [
-                str(arm), f"{task}, {scale}",
-                *(["-", "-"] if own.empty else [f"{own.median():.3g}", f"{own.max():.3g}"]),
+                str(model), f"{task}, {scale}",
+                *(["-", "-"] if finite.empty else [f"{finite.median():.3g}", f"{finite.max():.3g}"]),
                 _total(runs["loss_spikes"]), "-" if math.isnan(score) else f"{score:.2%}",
                 _total(runs["skipped_steps"]), str(int((runs["status"] == "diverged").sum())),
             ]
@@ -101,5 +105,5 @@ def stability_rows(frame: pd.DataFrame, history: pd.DataFrame) -> list[list[str]
 
 
 def _total(counts: pd.Series) -> str:
-    """The sum of the known ones."""
+    """Return the sum of the counts that are not NaN; ``-`` if all are NaN."""
     return "-" if counts.isna().all() else str(int(counts.sum()))

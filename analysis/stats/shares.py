@@ -1,4 +1,4 @@
-"""Intervals for fractions, such as an accuracy or a solve rate: they stay within 0 and 1."""
+"""Intervals for fractions, such as an accuracy or a solve rate. They stay within 0 and 1."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ def is_share(unit: str | None, values: Sequence[float]) -> bool:
 
 
 def share_interval(values: Sequence[float], items: float = math.nan) -> tuple[float, float]:
-    """Return the 95% interval of the mean of fractions over seeds, by the logit of the mean.
+    """Return the 95% interval of the mean of fractions over seeds, computed for the logit of the mean.
 
     The error of the logit follows from that of the mean by the delta method, with Student's quantile. The
-    interval is at least the binomial one of all items, so that seeds which agree by chance have one too; a
-    mean of 0 or 1 is moved inwards by half an item. NaN below two seeds.
+    interval is at least as wide as the binomial interval of all items, so that it is not empty if seeds agree
+    by chance; a mean of 0 or 1 is moved inwards by half an item. NaN below two seeds.
 
     Args:
         values: a fraction for each seed.
-        items: test items of each seed, such as examples; NaN where they are not known, which leaves out the
-            floor.
+        items: number of test items of each seed, such as examples; NaN (unknown) disables the lower limit of
+            the width.
     """
     seeds = len(values)
     if seeds < 2:
@@ -46,7 +46,7 @@ def share_interval(values: Sequence[float], items: float = math.nan) -> tuple[fl
 
 
 def binomial_error(fraction: float, items: float) -> float:
-    """Return the standard error of a fraction of so many test items; NaN where these are not known."""
+    """Return the standard error of a fraction of ``items`` test items; NaN if their number is unknown."""
     return math.sqrt(max(fraction * (1 - fraction), 0.0) / items) if items > 0 else math.nan
 
 
@@ -57,16 +57,18 @@ def wilson_interval(successes: int, n: int, confidence: float = CONFIDENCE) -> t
 
 
 def rate_difference_interval(
-    first: tuple[int, int], second: tuple[int, int], confidence: float = CONFIDENCE
+    minuend: tuple[int, int], subtrahend: tuple[int, int], confidence: float = CONFIDENCE
 ) -> tuple[float, float]:
     """Return the interval of the difference of two rates (Newcombe 1998, method 10).
 
     Args:
-        first: successes and number of trials.
-        second: of the rate that is subtracted.
+        minuend: successes and number of trials.
+        subtrahend: successes and number of trials of the rate that is subtracted.
     """
-    (low_1, high_1), (low_2, high_2) = (wilson_interval(*own, confidence) for own in (first, second))
-    rate_1, rate_2 = first[0] / first[1], second[0] / second[1]
+    (low_1, high_1), (low_2, high_2) = (
+        wilson_interval(*counts, confidence) for counts in (minuend, subtrahend)
+    )
+    rate_1, rate_2 = minuend[0] / minuend[1], subtrahend[0] / subtrahend[1]
     below = math.hypot(rate_1 - low_1, high_2 - rate_2)
     above = math.hypot(high_1 - rate_1, rate_2 - low_2)
     return max(-1.0, rate_1 - rate_2 - below), min(1.0, rate_1 - rate_2 + above)

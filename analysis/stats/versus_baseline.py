@@ -18,22 +18,25 @@ def with_differences(frame: pd.DataFrame) -> pd.DataFrame:
     Further columns: ``rank`` (see ``ranks``), ``baseline``, ``gain`` (positive where the arm is better than
     the baseline), ``gain_low`` and ``gain_high`` (its simultaneous 95% interval), ``gain_error`` (standard
     error), ``gain_seeds``, ``gain_p``, and ``verdict``, ``separated``, ``detectable``, ``seeds_to_decide``,
-    ``margin``, ``reason`` and ``test`` as in ``comparisons``. They are empty for the baseline itself, for
+    ``margin``, ``reason`` and ``test`` as in ``comparisons``. They are empty for the baseline, for
     references, and for arms that are not compared.
     """
     arms, pairs = arm_table(frame), comparisons(frame)
-    known: dict[int, dict[str, Any]] = {}
+    differences: dict[int, dict[str, Any]] = {}
     for (task, scale), rows in arms.groupby(TASK_SCALE, sort=True):
-        here = pairs[(pairs["task"] == task) & (pairs["scale"] == scale)]
-        found = ranks(rows, here)
+        table_pairs = pairs[(pairs["task"] == task) & (pairs["scale"] == scale)]
+        rank_ranges = ranks(rows, table_pairs)
         scored = rows[(rows["kind"] == "arm") & (rows["seeds"] > 0)]
         for _, group in scored.groupby([likelihood_group(row) for _, row in scored.iterrows()]):
-            whole = group[group["seeds"] == group["runs"]]
-            baseline = baseline_of(whole if len(whole) else group, frame)
-            for index, arm in group["arm"].items():
-                compared = _against(here, str(arm), baseline)
-                known[int(str(index))] = {"rank": found.get(str(arm)), "baseline": baseline} | compared
-    return arms.join(pd.DataFrame.from_dict(known, orient="index", columns=COLUMNS))
+            finished_arms = group[group["seeds"] == group["runs"]]
+            baseline = baseline_of(finished_arms if len(finished_arms) else group, frame)
+            for index, model in group["arm"].items():
+                compared = _against(table_pairs, str(model), baseline)
+                differences[int(str(index))] = {
+                    "rank": rank_ranges.get(str(model)),
+                    "baseline": baseline,
+                } | compared
+    return arms.join(pd.DataFrame.from_dict(differences, orient="index", columns=COLUMNS))
 
 
 SAME = ("verdict", "separated", "detectable", "seeds_to_decide", "margin", "reason", "test")
@@ -45,23 +48,23 @@ RENAMED = {
 COLUMNS = ["rank", "baseline", *RENAMED.values(), *SAME]
 
 
-def _against(pairs: pd.DataFrame, arm: str, baseline: str) -> dict[str, Any]:
-    pair = None if arm == baseline else verdict_of(pairs, arm, baseline)
+def _against(pairs: pd.DataFrame, model: str, baseline: str) -> dict[str, Any]:
+    pair = None if model == baseline else verdict_of(pairs, model, baseline)
     if pair is None:
         return {}
     return {new: pair[old] for old, new in RENAMED.items()} | {key: pair[key] for key in SAME}
 
 
 def verdict_words(row: pd.Series) -> str:
-    """Return the verdict; undecided with its reason, the minimum detectable difference (MDD) and seeds.
+    """Return the verdict; if undecided, also its reason or the minimum detectable difference (MDD) and seeds.
 
     Args:
-        row: of ``with_differences`` or of ``comparisons``.
+        row: row of ``with_differences`` or of ``comparisons``.
     """
     if row["verdict"] != UNDECIDED:
         return str(row["verdict"])
     if row["reason"]:
         return f"undecided: {row['reason']}"
-    words = "undecided" if pd.isna(row["detectable"]) else f"undecided: MDD {row['detectable']:.4f}"
+    text = "undecided" if pd.isna(row["detectable"]) else f"undecided: MDD {row['detectable']:.4f}"
     decide = row["seeds_to_decide"]
-    return words if pd.isna(decide) else f"{words}, {decide:.0f} seeds would decide"
+    return text if pd.isna(decide) else f"{text}, {decide:.0f} seeds would decide"

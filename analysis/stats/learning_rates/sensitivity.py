@@ -1,4 +1,4 @@
-"""Learning-rate sensitivity of a study that tried several, and optima that are not bracketed."""
+"""Learning-rate sensitivity of a study with multiple learning rates, and optima that are not bracketed."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from analysis.stats.learning_rates.choice import best_rate, rate_means
 from analysis.stats.targets.performance_profile import lines
 
 FEW = 3
-"""Rates that make a curve."""
+"""Minimum number of learning rates of a curve."""
 RUN = [
     "task", "line", "backbone", "learning_rate", "seed", "status", "metric", "direction", "validation",
 ]  # fmt: skip
 
 
 def rate_runs(frame: pd.DataFrame, at_least: int = FEW) -> pd.DataFrame:
-    """The runs of lines (backbone and target size) that were tried at ``at_least`` learning rates.
+    """Return the runs of lines (backbone and target size) that were tried at ``at_least`` learning rates.
 
-    Columns: ``RUN``; ``validation`` is NaN for a run that did not complete. Without runs that have not ended,
-    and those of which the metric is not known.
+    Columns: ``RUN``; ``validation`` is NaN for a run that did not complete. Runs that have not ended, and
+    runs with an unknown metric, are left out.
     """
     size = frame["matched_target"].map(lambda t: "" if math.isnan(t) else f" {t:,.0f}")
-    several = frame.groupby(["task", "backbone"])["matched_target"].transform("nunique") > 1
-    table = frame.assign(line=lines(frame) + size.where(several, ""))
+    has_sizes = frame.groupby(["task", "backbone"])["matched_target"].transform("nunique") > 1
+    table = frame.assign(line=lines(frame) + size.where(has_sizes, ""))
     table["validation"] = table["validation"].where(table["status"] == "complete")
     for column in ("metric", "direction"):
         table[column] = table.groupby("task")[column].transform("first")
@@ -35,52 +35,52 @@ def rate_runs(frame: pd.DataFrame, at_least: int = FEW) -> pd.DataFrame:
 
 
 def rate_optima(rates: pd.DataFrame) -> pd.DataFrame:
-    """For each line its best rate, its ``validation`` there, and how much worse the mean over the grid is.
+    """Return for each line its best rate, the ``validation`` score there, and how much worse the mean is.
 
-    The rate is chosen as ``analysis.rates`` does: never one that diverged under a seed, nor one short of a
-    seed that others have.
+    The rate is chosen as in ``analysis.rates``: never one that diverged under a seed, or that was not run
+    with all seeds.
 
-    Columns: ``task line learning_rate validation worse rates diverged runs``, and ``edge``, ``lower`` or
-    ``upper`` where nothing was tried beyond the best rate, else empty.
+    Columns: ``task line learning_rate validation worse rates diverged runs edge``; ``edge`` is ``lower`` or
+    ``upper`` if the best rate is that end of the grid, else empty.
     """
     rows = []
-    for (task, line), own in rates.groupby(["task", "line"], sort=True):
-        mean = rate_means(own)
-        best, edge = best_rate(mean, higher=bool((own["direction"] == "higher").any()))
-        if len(mean) < FEW or math.isnan(best):
+    for (task, line), runs in rates.groupby(["task", "line"], sort=True):
+        mean = rate_means(runs)
+        optimum, edge = best_rate(mean, higher=bool((runs["direction"] == "higher").any()))
+        if len(mean) < FEW or math.isnan(optimum):
             continue
         rows.append(
             {
-                "task": task, "line": line, "learning_rate": best, "validation": mean[best],
-                "worse": abs(mean.mean() - mean[best]), "rates": len(mean),
-                "diverged": int((own["status"] == "diverged").sum()), "runs": len(own), "edge": edge,
+                "task": task, "line": line, "learning_rate": optimum, "validation": mean[optimum],
+                "worse": abs(mean.mean() - mean[optimum]), "rates": len(mean),
+                "diverged": int((runs["status"] == "diverged").sum()), "runs": len(runs), "edge": edge,
             }
         )  # fmt: skip
     columns = ["task", "line", "learning_rate", "validation", "worse", "rates", "diverged", "runs", "edge"]
     return pd.DataFrame(rows, columns=columns)
 
 
-def rate_notes(best: pd.DataFrame) -> list[str]:
-    """``rate_optima`` in words."""
+def rate_notes(optima: pd.DataFrame) -> list[str]:
+    """Return one sentence for each row of ``rate_optima``."""
     return [
         f"{row.task}: {row.line} is best at {row.learning_rate:g}, {row.validation:.4f}; the mean over its "
         f"{row.rates} rates is {row.worse:.4f} worse; diverged: {row.diverged} of {row.runs} runs"
-        for row in best.itertuples()
+        for row in optima.itertuples()
     ]
 
 
 def rate_warnings(frame: pd.DataFrame) -> list[str]:
-    """Lines whose best rate is at the edge of its grid, and those of which one might choose it on test."""
-    best = rate_optima(rate_runs(frame))
-    found = [
+    """Return warnings about best rates at the edge of their grid, and about a choice on the test split."""
+    optima = rate_optima(rate_runs(frame))
+    warnings = [
         f"{row.task}: learning rate of {row.line} not bracketed, the best ({row.learning_rate:g}) is at the "
         f"{row.edge} edge of its grid"
-        for row in best[best["edge"] != ""].itertuples()
+        for row in optima[optima["edge"] != ""].itertuples()
     ]
-    for task, own in rate_runs(frame, at_least=2).groupby("task", sort=True):
-        names = ", ".join(sorted(own["line"].unique()))
-        found.append(
+    for task, task_runs in rate_runs(frame, at_least=2).groupby("task", sort=True):
+        names = ", ".join(sorted(task_runs["line"].unique()))
+        warnings.append(
             f"{task}: {names} stand at several learning rates: to take the best by these scores is to choose "
             "on the test split; archbench rates chooses on the validation split"
         )
-    return found
+    return warnings

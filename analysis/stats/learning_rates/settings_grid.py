@@ -1,4 +1,4 @@
-"""The best point of a grid of several settings, by the validation split."""
+"""The best point of a grid of multiple settings, by the validation split."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ def grid_table(frame: pd.DataFrame, history: pd.DataFrame) -> pd.DataFrame:
     (seeds that other points have), ``validation`` and ``validation_half`` (mean over seeds and half of its
     95% t-interval), ``test``, ``test_half``, ``chosen``.
     """
-    last = history[history["kind"] == "validation"].groupby("path").last()
+    final = history[history["kind"] == "validation"].groupby("path").last()
     rows = []
-    for place, group in frame.groupby(GROUP, sort=True):
+    for grid_key, group in frame.groupby(GROUP, sort=True):
         seeds = group["seed"].nunique()
         points = []
-        for arm, runs in group.groupby("arm", sort=True):
+        for model, runs in group.groupby("arm", sort=True):
             done = runs[runs["status"] == "complete"]
-            known = [path for path in done["path"] if path in last.index]
+            validated = [path for path in done["path"] if path in final.index]
             metric = done["metric"].iloc[0] if len(done) else ""
-            values = last.loc[known, metric].dropna().tolist() if metric in last.columns else []
+            values = final.loc[validated, metric].dropna().tolist() if metric in final.columns else []
             validation, test = mean_interval(values), mean_interval(done["score"].tolist())
             points.append(
                 {
-                    **dict(zip(GROUP, place, strict=True)),
-                    "arm": arm,
+                    **dict(zip(GROUP, grid_key, strict=True)),
+                    "arm": model,
                     "metric": metric,
                     "direction": done["direction"].iloc[0] if len(done) else "",
                     "seeds": len(values),
@@ -49,7 +49,7 @@ def grid_table(frame: pd.DataFrame, history: pd.DataFrame) -> pd.DataFrame:
 
 
 def _ranked(points: list[dict[str, object]]) -> list[dict[str, object]]:
-    """The points of one grid, those that may be chosen first, the best of them marked."""
+    """Return the points of one grid, those with all seeds first, with the best of them marked as chosen."""
     sign = -1 if any(point["direction"] == "higher" for point in points) else 1
 
     def rank(point: dict[str, object]) -> tuple[bool, float]:

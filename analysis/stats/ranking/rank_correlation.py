@@ -35,7 +35,7 @@ class Correlation:
     """Spearman's."""
     rho_low: float
     rho_high: float
-    """Its 95% interval over models: would other models give the same?"""
+    """95% interval of rho over models: the uncertainty from the choice of models."""
     tau: float
     """Kendall's tau-b."""
     tau_low: float
@@ -44,29 +44,29 @@ class Correlation:
     """Of rho, two-sided, by permutations of the models."""
     seeds_low: float
     seeds_high: float
-    """The middle 95% of rho when the seeds of each model are drawn anew from those that it has: would other
-    runs of these models give the same?"""
+    """The middle 95% of rho when the seeds of each model are resampled with replacement: the uncertainty from
+    the seeds of these models."""
     detectable: float
-    """Least rho whose interval would leave out 0 with 80% power, with so many models."""
+    """Least rho at which the interval excludes 0 with 80% power, with this number of models."""
 
 
 def rank_correlation(
-    first: Mapping[str, Sequence[float]], second: Mapping[str, Sequence[float]]
+    scores_a: Mapping[str, Sequence[float]], scores_b: Mapping[str, Sequence[float]]
 ) -> Correlation | None:
-    """Return the correlations of the mean scores of the models that both have; None of too few models.
+    """Return the correlations of the mean scores of the models that both have; None for too few models.
 
     Args:
-        first, second: of each model, the scores of its seeds; more is better.
+        scores_a, scores_b: for each model, the scores of its seeds; higher is better.
     """
-    names = sorted(set(first) & set(second))
+    names = sorted(set(scores_a) & set(scores_b))
     count = len(names)
     if count < MIN_MODELS:
         return None
-    x_N, y_N = (np.array([np.mean(scores[name]) for name in names]) for scores in (first, second))
+    x_N, y_N = (np.array([np.mean(scores[name]) for name in names]) for scores in (scores_a, scores_b))
     rho, tau = spearman(x_N, y_N), float(stats.kendalltau(x_N, y_N).statistic)
     rho_low, rho_high = fisher_interval(rho, math.sqrt((1 + rho**2 / 2) / (count - 3)))
     tau_low, tau_high = fisher_interval(tau, math.sqrt(0.437 / (count - 4)))
-    seeds = seed_range(first, second, names)
+    seeds = seed_range(scores_a, scores_b, names)
     return Correlation(
         models=count, rho=rho, rho_low=rho_low, rho_high=rho_high, tau=tau, tau_low=tau_low,
         tau_high=tau_high, p=permutation_p(x_N, y_N), seeds_low=seeds[0], seeds_high=seeds[1],
@@ -75,16 +75,17 @@ def rank_correlation(
 
 
 def spearman(x_N: Array, y_N: Array) -> float:
-    """Return Spearman's rho, ties sharing their mean rank; NaN where either is constant."""
+    """Return Spearman's rho, with mean ranks for ties; NaN if either is constant."""
     if np.ptp(x_N) == 0 or np.ptp(y_N) == 0:
         return math.nan
     return float(np.corrcoef(stats.rankdata(x_N), stats.rankdata(y_N))[0, 1])
 
 
 def fisher_interval(value: float, error: float) -> tuple[float, float]:
-    """Return the 95% interval of a correlation whose Fisher transform has a standard error.
+    """Return the 95% interval of a correlation, given the standard error of its Fisher transform.
 
-    A correlation of 1 or -1 has no transform: it is taken a little less, so that few models do not seem sure.
+    The transform of 1 or -1 is infinite: the correlation is clipped to 0.99, so that few models do not give
+    an interval of width 0.
     """
     if math.isnan(value):
         return math.nan, math.nan
@@ -94,9 +95,9 @@ def fisher_interval(value: float, error: float) -> tuple[float, float]:
 
 
 def permutation_p(x_N: Array, y_N: Array) -> float:
-    """Return the two-sided p-value of Spearman's rho: the share of orders of the models that reach it.
+    """Return the two-sided p-value of Spearman's rho: the fraction of permutations that reach it.
 
-    Of 10,000 drawn orders and the observed one; NaN where a score is constant.
+    The permutations are 10,000 random ones and the observed one; NaN if a score is constant.
     """
     if np.ptp(x_N) == 0 or np.ptp(y_N) == 0:
         return math.nan
@@ -108,18 +109,20 @@ def permutation_p(x_N: Array, y_N: Array) -> float:
 
 
 def seed_range(
-    first: Mapping[str, Sequence[float]], second: Mapping[str, Sequence[float]], names: Sequence[str]
+    scores_a: Mapping[str, Sequence[float]], scores_b: Mapping[str, Sequence[float]], names: Sequence[str]
 ) -> tuple[float, float]:
-    """Return the middle 95% of rho over draws of each model's seeds with replacement."""
+    """Return the middle 95% of rho over resamples of each model's seeds with replacement."""
     rng = np.random.default_rng(0)
 
     def drawn(scores: Mapping[str, Sequence[float]]) -> Array:
-        """Return the rank of each model in each draw (K, N), less the mean rank."""
-        own = [np.asarray(scores[name]) for name in names]
-        means_KN = np.stack([s[rng.integers(len(s), size=(DRAWS, len(s)))].mean(1) for s in own], axis=1)
+        """Return the rank of each model in each draw (K, N), minus the mean rank."""
+        seed_scores = [np.asarray(scores[name]) for name in names]
+        means_KN = np.stack(
+            [s[rng.integers(len(s), size=(DRAWS, len(s)))].mean(1) for s in seed_scores], axis=1
+        )
         return stats.rankdata(means_KN, axis=1) - (len(names) + 1) / 2
 
-    x_KN, y_KN = drawn(first), drawn(second)
+    x_KN, y_KN = drawn(scores_a), drawn(scores_b)
     spread_K = np.sqrt((x_KN**2).sum(1) * (y_KN**2).sum(1))
     if not spread_K.any():
         return math.nan, math.nan
@@ -129,7 +132,7 @@ def seed_range(
 
 
 def detectable_rho(models: int) -> float:
-    """Return the rho whose 95% interval leaves out 0 with 80% power."""
+    """Return the rho at which the 95% interval excludes 0 with 80% power."""
 
     def lacking(rho: float) -> float:
         return math.atanh(rho) - (Z95 + Z80) * math.sqrt((1 + rho**2 / 2) / (models - 3))

@@ -1,9 +1,9 @@
 """Tokens and FLOPs to a target score, and performance profiles over workloads.
 
-A model reaches the target of a workload when most of its runs do (3 of 5). Its cost is then the median over
-runs, those that never reach it counted as infinite. A performance profile (Dolan and More 2002, as AlgoPerf
-uses it) is, for a factor r, the fraction of the workloads on which a model reaches the target at no more than
-r times the cost of the cheapest model.
+A model reaches the target of a workload if most of its runs do (3 of 5). Its cost is then the median over
+runs; a run that never reaches the target has infinite cost. A performance profile (Dolan and More 2002, as
+in AlgoPerf) is, for a factor r, the fraction of the workloads on which a model reaches the target at no more
+than r times the cost of the cheapest model.
 """
 
 from __future__ import annotations
@@ -26,28 +26,30 @@ POINT = ("step", "tokens", "flops", "value")
 def to_target(frame: pd.DataFrame, targets: Mapping[str, float]) -> pd.DataFrame:
     """Return a row for each model of each workload with a target; columns: ``COLUMNS``.
 
-    ``reached`` of ``runs`` runs reach it; ``tokens`` and ``flops`` are medians over runs, infinite where most
-    do not.
+    ``reached`` of ``runs`` runs reach it; ``tokens`` and ``flops`` are medians over runs, infinite if most
+    runs do not reach it.
 
     Args:
-        frame: rows with ``curve``, the validations of a run: JSON text, a list of the numbers of ``POINT``.
+        frame: rows with ``curve``, the validations of a run: JSON text, a list of the values of ``POINT``.
         targets: the target score by task.
     """
     rows: list[dict[str, object]] = []
-    for (task, arm), runs in frame.groupby(["task", "arm"], sort=True):
+    for (task, model), runs in frame.groupby(["task", "arm"], sort=True):
         ended = runs[finished(runs) | (runs["status"] == "diverged")]
         if task not in targets or ended.empty:
             continue
-        found = [_reached(run, targets[task]) for _, run in ended.iterrows()]
-        cost = {axis: _median([each.get(axis, math.inf) for each in found]) for axis in ("tokens", "flops")}
-        reached = sum(bool(each) for each in found)
+        points = [_reached(run, targets[task]) for _, run in ended.iterrows()]
+        cost = {
+            axis: _median([point.get(axis, math.inf) for point in points]) for axis in ("tokens", "flops")
+        }
+        reached = sum(bool(point) for point in points)
         rows.append(
             {
                 "task": task,
-                "arm": arm,
+                "arm": model,
                 "target": targets[task],
                 "reached": reached,
-                "runs": len(found),
+                "runs": len(points),
                 **cost,
             }
         )
@@ -55,7 +57,7 @@ def to_target(frame: pd.DataFrame, targets: Mapping[str, float]) -> pd.DataFrame
 
 
 def _reached(run: pd.Series, target: float) -> dict[str, float]:
-    """Return where the curve of one run first is at the target; empty where it never is."""
+    """Return the point at which the curve of one run first reaches the target; empty if it never does."""
     points = pd.DataFrame(json.loads(run["curve"] or "[]"), columns=list(POINT)).assign(seconds=math.nan)
     if run["status"] == "diverged" or not isinstance(run["direction"], str):
         return {}
@@ -63,25 +65,26 @@ def _reached(run: pd.Series, target: float) -> dict[str, float]:
 
 
 def _median(values: Sequence[float]) -> float:
-    """Return the middle value, of an even number the greater of the two: most have to be at it."""
+    """Return the upper median: at most half of an even number of values may be greater."""
     return sorted(values)[len(values) // 2]
 
 
 def performance_profiles(reached: pd.DataFrame, cost: str = "flops") -> pd.DataFrame:
-    """Return a row for each model, best first: ``arm``, ``workloads`` (on which it ran), a column a factor.
+    """Return a row for each model, best first: ``arm``, ``workloads`` (number run), a column for each factor.
 
-    Workloads whose target no model reaches are left out. A model that cannot take one has not reached it.
+    Workloads with a target that no model reaches are left out. A workload that a model did not run counts as
+    not reached.
 
     Args:
         reached: from ``to_target``.
         cost: the column that is compared.
     """
-    best = reached.groupby("task")[cost].min()
-    counted = best[best.map(math.isfinite)].index
+    lowest_cost = reached.groupby("task")[cost].min()
+    counted = lowest_cost[lowest_cost.map(math.isfinite)].index
     rows = []
-    for arm, own in reached[reached["task"].isin(counted)].groupby("arm", sort=True):
-        ratio = own.set_index("task")[cost] / best[own["task"]].to_numpy()
-        row: dict[Any, Any] = {"arm": arm, "workloads": len(own)}
+    for model, model_rows in reached[reached["task"].isin(counted)].groupby("arm", sort=True):
+        ratio = model_rows.set_index("task")[cost] / lowest_cost[model_rows["task"]].to_numpy()
+        row: dict[Any, Any] = {"arm": model, "workloads": len(model_rows)}
         rows.append(row | {factor: float((ratio <= factor).sum()) / len(counted) for factor in FACTORS})
     table = pd.DataFrame(rows, columns=["arm", "workloads", *FACTORS])
     order = [*reversed(FACTORS)]

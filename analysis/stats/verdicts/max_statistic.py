@@ -1,9 +1,11 @@
 """Distribution of the largest |t| of a family of comparisons, with its quantiles and power.
 
 The family is all pairs of models (Tukey's studentized range, ``scipy.stats.studentized_range``), every model
-against a baseline (Dunnett's multivariate t, which ``scipy.stats.dunnett`` keeps to itself) or one comparison
-(Student's t). SciPy integrates anew for each number, which takes seconds for the 630 pairs
-of 36 models; here one integral over the normal part is tabulated, and quantiles are kept.
+against a baseline (Dunnett's multivariate t, which ``scipy.stats.dunnett`` does not expose) or one comparison
+(Student's t). SciPy integrates numerically for each value, which needs seconds for the 630 pairs
+of 36 models; this module tabulates one integral over the normal part, and caches quantiles.
+
+Shapes: F degrees of freedom, D nodes of the estimated deviation.
 """
 
 from __future__ import annotations
@@ -21,28 +23,28 @@ POWER = 0.80
 NODES = 96
 """Points at which the distribution of the estimated deviation is evaluated."""
 STEPS = 50
-"""Halvings of an interval in which a quantile is sought."""
+"""Steps of the bisection for a quantile."""
 
 _FREEDOMS = (*(1 / np.linspace(1, 1 / 60, 100)).tolist(), 80.0, 120.0, 200.0, 400.0, 1000.0, 10_000.0, 1e6)
-"""Degrees of freedom at which quantiles are tabulated; between them they are interpolated in 1/f."""
+"""Degrees of freedom at which quantiles are tabulated; values between them are interpolated in 1/f."""
 _MOST = 40.0
-"""Largest |t| of known deviation that is tabulated."""
+"""Largest tabulated |t| for a known deviation."""
 
 
 class MaxStatistic:
-    """The largest of several |t| that share one estimate of the standard deviation, under the null."""
+    """Null distribution of the largest |t| of a family with one estimate of the standard deviation."""
 
     def __init__(self, points: Array, cumulative: Array) -> None:
-        """Take P(max |t| <= point) for a known deviation (infinite degrees of freedom)."""
+        """Store P(max |t| <= point) at each point, for a known deviation (infinite degrees of freedom)."""
         self._points, self._tail = points, 1 - cumulative
         self._quantiles: dict[tuple[float, float], interpolate.PchipInterpolator] = {}
 
     def p_value(self, t: Array | float, freedom: Array | float) -> Array:
-        """Return P(max |t| > t), elementwise: the p-value that is corrected for the family."""
+        """Return P(max |t| > t), elementwise: the p-value corrected for the family."""
         t, freedom = np.broadcast_arrays(np.abs(np.asarray(t, float)), np.asarray(freedom, float))
-        distinct, place = np.unique(freedom.ravel(), return_inverse=True)
+        distinct, inverse = np.unique(freedom.ravel(), return_inverse=True)
         deviations_FD, weights_D = _deviations(tuple(distinct.tolist()))
-        return (self._tails(t.ravel()[:, None] * deviations_FD[place]) @ weights_D).reshape(t.shape)
+        return (self._tails(t.ravel()[:, None] * deviations_FD[inverse]) @ weights_D).reshape(t.shape)
 
     def _tails(self, t: Array) -> Array:
         return np.interp(t, self._points, self._tail)
@@ -56,8 +58,8 @@ class MaxStatistic:
 
         Args:
             freedom: degrees of freedom of the standard error.
-            factor: number by which |t| is divided before it is held against ``critical``.
-            level: error of the family.
+            factor: divisor of |t| before it is compared with ``critical``.
+            level: family-wise error.
         """
         return self._interpolated(freedom, level, factor)
 
@@ -80,23 +82,23 @@ class MaxStatistic:
         return (low + high) / 2
 
     def _shifts(self, factor: float, level: float) -> Array:
-        """The power is an average over the estimated deviation, which is chi-distributed."""
+        """Find by bisection the shifts (F,) with 80% power, averaged over the chi-distributed deviation."""
         deviations_FD, weights_D = _deviations(_FREEDOMS)
         bar_FD = factor * self.critical(np.array(_FREEDOMS), level)[:, None] * deviations_FD
         low, high = np.zeros(len(_FREEDOMS)), np.full(len(_FREEDOMS), 1000.0)
         for _ in range(STEPS):
             middle = (low + high) / 2
-            found = special.ndtr(middle[:, None] - bar_FD) + special.ndtr(-middle[:, None] - bar_FD)
-            missed = found @ weights_D < POWER
+            power = special.ndtr(middle[:, None] - bar_FD) + special.ndtr(-middle[:, None] - bar_FD)
+            missed = power @ weights_D < POWER
             low, high = np.where(missed, middle, low), np.where(missed, high, middle)
         return (low + high) / 2
 
 
 @lru_cache(maxsize=64)
 def _deviations(freedoms: tuple[float, ...]) -> tuple[Array, Array]:
-    """Return an estimated deviation's quantiles, a row for each number of degrees, and their weights.
+    """Return quantiles (F, D) of the estimated deviation, and their weights (D,).
 
-    The nodes stand closer where the estimate is small, as small deviations make the tail.
+    The nodes are denser for small estimates, because small deviations determine the tail.
     """
     nodes_D, weights_D = np.polynomial.legendre.leggauss(NODES)
     nodes_D, weights_D = (nodes_D + 1) / 2, weights_D / 2
@@ -114,7 +116,7 @@ def _grid() -> tuple[Array, Array, Array]:
 
 @lru_cache(maxsize=64)
 def all_pairs(models: int) -> MaxStatistic:
-    """Return the distribution for all pairs of so many models (Tukey; of unequal sizes, Kramer)."""
+    """Return the distribution for all pairs of ``models`` models (Tukey; Kramer for unequal sizes)."""
     points, z, weights = _grid()
     between = special.ndtr(z) - special.ndtr(z - np.sqrt(2) * points[:, None])
     return MaxStatistic(points, np.minimum(1.0, models * between ** (models - 1) @ weights))
@@ -122,7 +124,7 @@ def all_pairs(models: int) -> MaxStatistic:
 
 @lru_cache(maxsize=64)
 def against_baseline(sizes: tuple[int, ...], baseline: int) -> MaxStatistic:
-    """Return the distribution for several models against a baseline (Dunnett 1955).
+    """Return the distribution for multiple models against a baseline (Dunnett 1955).
 
     Args:
         sizes: seeds of each model, without the baseline.
@@ -132,8 +134,11 @@ def against_baseline(sizes: tuple[int, ...], baseline: int) -> MaxStatistic:
     inside = np.ones((len(points), len(z)))
     for size in sorted(set(sizes)):
         shared = np.sqrt(size / (size + baseline))
-        own = np.sqrt(1 - shared**2)
-        upper, lower = (shared * z + points[:, None]) / own, (shared * z - points[:, None]) / own
+        independent = np.sqrt(1 - shared**2)
+        upper, lower = (
+            (shared * z + points[:, None]) / independent,
+            (shared * z - points[:, None]) / independent,
+        )
         inside *= (special.ndtr(upper) - special.ndtr(lower)) ** sizes.count(size)
     return MaxStatistic(points, np.minimum(1.0, inside @ weights))
 

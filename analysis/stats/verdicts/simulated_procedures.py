@@ -1,6 +1,6 @@
-"""Procedures that were candidates for the verdict, on many simulated studies at once.
+"""Candidate procedures for the verdict, vectorised over simulated studies.
 
-Each takes scores (R replicates, K models, N seeds) and pairs (P, 2), and returns (R, P): True where it calls
+Each function maps scores (R replicates, K models, N seeds) and pairs (P, 2) to (R, P): True if it calls
 the two models different at the 5% level of the family. The analysis uses ``larger_se_or_own``, its blocked
 form and ``solve_counts``.
 """
@@ -52,7 +52,7 @@ def _sizes(score_RKN: Array) -> Array:
 
 
 def _variances(score_RKN: Array) -> Array:
-    """Return variances over seeds, exactly 0 where there is no spread."""
+    """Return variances over seeds, exactly 0 if there is no spread."""
     spread = score_RKN.max(axis=-1) > score_RKN.min(axis=-1)
     return np.where(spread, score_RKN.var(axis=-1, ddof=1), 0.0)
 
@@ -63,20 +63,20 @@ def _gaps(score_RKN: Array, pair_P2: Pairs) -> Array:
 
 
 def _ratio(gap_RP: Array, error_RP: Array) -> Array:
-    """Return |t|: infinite where there is a gap and no spread, 0 where there is neither."""
+    """Return |t|: infinite for a gap without spread, 0 for neither gap nor spread."""
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.nan_to_num(gap_RP / error_RP, nan=0.0, posinf=np.inf)
 
 
 def holm_rejects(p_RP: Array) -> Found:
-    """Return what Holm's procedure rejects in each replicate."""
+    """Return the comparisons (R, P) that Holm's procedure rejects in each replicate."""
     count = p_RP.shape[1]
     order_RP = np.argsort(p_RP, axis=1)
     bars_P = LEVEL / np.arange(count, 0, -1)
     below_RP = np.logical_and.accumulate(np.take_along_axis(p_RP, order_RP, axis=1) < bars_P, axis=1)
-    found_RP = np.empty_like(below_RP)
-    np.put_along_axis(found_RP, order_RP, below_RP, axis=1)
-    return found_RP
+    rejected_RP = np.empty_like(below_RP)
+    np.put_along_axis(rejected_RP, order_RP, below_RP, axis=1)
+    return rejected_RP
 
 
 def paired_holm(score_RKN: Array, pair_P2: Pairs) -> Found:
@@ -102,7 +102,7 @@ def pooled_tukey(score_RKN: Array, pair_P2: Pairs) -> Found:
 
 
 def games_howell(score_RKN: Array, pair_P2: Pairs) -> Found:
-    """Tukey's or Dunnett's distribution with each pair's own variance (Games and Howell 1976)."""
+    """Tukey's or Dunnett's distribution with Welch's variance of each pair (Games and Howell 1976)."""
     own_RP, freedom_RP = welch(_variances(score_RKN), _sizes(score_RKN), pair_P2)
     t_RP = _ratio(_gaps(score_RKN, pair_P2), np.sqrt(own_RP))
     return t_RP > _family(score_RKN, pair_P2).critical(np.nan_to_num(freedom_RP, nan=1.0))
@@ -124,15 +124,17 @@ def moderated_tukey(score_RKN: Array, pair_P2: Pairs) -> Found:
 
 
 def _inverse_trigamma(value: Array) -> Array:
-    found = 0.5 + 1 / value
+    estimate = 0.5 + 1 / value
     for _ in range(30):
-        now = special.polygamma(1, found)
-        found = np.maximum(found + now * (1 - now / value) / special.polygamma(2, found), 1e-3)
-    return found
+        trigamma = special.polygamma(1, estimate)
+        estimate = np.maximum(
+            estimate + trigamma * (1 - trigamma / value) / special.polygamma(2, estimate), 1e-3
+        )
+    return estimate
 
 
 def larger_se(score_RKN: Array, pair_P2: Pairs, level: float = LEVEL) -> Found:
-    """The larger of the pair's own and the pooled error, with Tukey's or Dunnett's distribution."""
+    """The larger of Welch's and the pooled error, with Tukey's or Dunnett's distribution."""
     errors = independent_errors(_variances(score_RKN), _sizes(score_RKN), pair_P2)
     factor = small_sample_factor(score_RKN.shape[2], score_RKN.shape[1])
     bar_RP = _family(score_RKN, pair_P2).critical(np.nan_to_num(errors[1], nan=1.0), level)
@@ -140,30 +142,30 @@ def larger_se(score_RKN: Array, pair_P2: Pairs, level: float = LEVEL) -> Found:
 
 
 def larger_se_or_own(score_RKN: Array, pair_P2: Pairs) -> Found:
-    """The same at four fifths of the level, or from five seeds on the pair's own variance at the last one."""
+    """``larger_se`` at 4/5 of the level, or, from five seeds on, Welch's t-test at the remaining fifth."""
     share = own_share(score_RKN.shape[2], score_RKN.shape[1])
-    own = welch(_variances(score_RKN), _sizes(score_RKN), pair_P2)
-    return larger_se(score_RKN, pair_P2, (1 - share) * LEVEL) | _own(score_RKN, pair_P2, own, share)
+    pairwise = welch(_variances(score_RKN), _sizes(score_RKN), pair_P2)
+    return larger_se(score_RKN, pair_P2, (1 - share) * LEVEL) | _own(score_RKN, pair_P2, pairwise, share)
 
 
 def blocked_larger_se_or_own(score_RKN: Array, pair_P2: Pairs) -> Found:
-    """The same with differences within seeds."""
+    """``larger_se_or_own`` with differences within seeds."""
     _, models, seeds = score_RKN.shape
-    share, own = own_share(seeds, models), own_blocked(score_RKN, pair_P2)
+    share, pairwise = own_share(seeds, models), own_blocked(score_RKN, pair_P2)
     error_RP, freedom_RP = blocked_errors(score_RKN, pair_P2)
     bar_RP = _family(score_RKN, pair_P2).critical(np.nan_to_num(freedom_RP, nan=1.0), (1 - share) * LEVEL)
     bar_RP = small_sample_factor(seeds, models, blocked=True) * bar_RP
-    return _exceeds(score_RKN, pair_P2, error_RP, bar_RP) | _own(score_RKN, pair_P2, own, share)
+    return _exceeds(score_RKN, pair_P2, error_RP, bar_RP) | _own(score_RKN, pair_P2, pairwise, share)
 
 
-def _own(score_RKN: Array, pair_P2: Pairs, own: tuple[Array, Array], share: float) -> Found:
-    """Return what the t-test of each pair alone finds at a share of the level (Bonferroni)."""
-    bar_RP = stats.t.isf(share * LEVEL / 2 / len(pair_P2), np.nan_to_num(own[1], nan=1.0))
-    return _exceeds(score_RKN, pair_P2, np.sqrt(own[0]), bar_RP)
+def _own(score_RKN: Array, pair_P2: Pairs, pairwise: tuple[Array, Array], share: float) -> Found:
+    """Return the pairs rejected by their t-test at a fraction of the level (Bonferroni)."""
+    bar_RP = stats.t.isf(share * LEVEL / 2 / len(pair_P2), np.nan_to_num(pairwise[1], nan=1.0))
+    return _exceeds(score_RKN, pair_P2, np.sqrt(pairwise[0]), bar_RP)
 
 
 def _exceeds(score_RKN: Array, pair_P2: Pairs, error_RP: Array, bar_RP: Array) -> Found:
-    # Without any spread nothing is tested: the error is 0 or NaN.
+    # Without any spread the error is 0 or NaN, and the pair is not rejected.
     with np.errstate(invalid="ignore", divide="ignore"):
         t_RP = np.nan_to_num(_gaps(score_RKN, pair_P2) / error_RP, nan=0.0, posinf=0.0)
     return np.asarray(t_RP > bar_RP)
@@ -180,7 +182,7 @@ def solve_counts(score_RKN: Array, pair_P2: Pairs) -> Found:
 
 
 def counts_or_ranks(score_RKN: Array, pair_P2: Pairs) -> Found:
-    """``solve_counts``, and of all pairs Wilcoxon's test beside it, each at half of the level."""
+    """``solve_counts``; for all pairs also Wilcoxon's test, each at half of the level."""
     _, models, seeds = score_RKN.shape
     if models == 2 or seeds < rank_test.MIN_SEEDS or (pair_P2[:, 1] == 0).all():
         return solve_counts(score_RKN, pair_P2)
@@ -189,10 +191,10 @@ def counts_or_ranks(score_RKN: Array, pair_P2: Pairs) -> Found:
     both = np.concatenate([score_RKN[:, pair_P2[:, 0]], score_RKN[:, pair_P2[:, 1]]], axis=-1)
     rows = both.reshape(-1, 2 * seeds)
     rank = stats.rankdata(rows, axis=-1)
-    # A p-value follows from the ranks that there are and from the sum of the first model's.
+    # A p-value depends only on the ranks and on the sum of those of the first model.
     key = np.concatenate([np.sort(rank, axis=-1), rank[:, :seeds].sum(axis=-1, keepdims=True)], axis=-1)
-    _, where, back = np.unique(key, axis=0, return_index=True, return_inverse=True)
-    p = np.array([rank_test.rank_p(rows[i, :seeds].tolist(), rows[i, seeds:].tolist()) for i in where])
+    _, first_index, back = np.unique(key, axis=0, return_index=True, return_inverse=True)
+    p = np.array([rank_test.rank_p(rows[i, :seeds].tolist(), rows[i, seeds:].tolist()) for i in first_index])
     ranks_RP = p[back.ravel()].reshape(counts_RP.shape)
     p_RP = np.minimum(1.0, 2 * np.minimum(counts_RP, ranks_RP))
     return np.asarray(stats.false_discovery_control(p_RP, axis=1) < LEVEL)

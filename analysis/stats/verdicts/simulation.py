@@ -2,8 +2,8 @@
 
     python -m analysis.stats.verdicts.simulation [REPLICATES]
 
-Prints the table of ``docs/statistics.md``; 4,000 replicates where no number is given. A family-wise error is
-the largest over 2 to 12 models, all pairs and against a baseline, of the fraction of studies in which any two
+Prints the table of ``docs/statistics.md``; the default is 4,000 replicates. A family-wise error is the
+largest, over 2 to 12 models, all pairs and against a baseline, of the fraction of studies in which any two
 equal models are called different. Models differ in spread only.
 """
 
@@ -28,23 +28,23 @@ from analysis.stats.verdicts.simulated_procedures import (
 )
 
 COUNTS: dict[str, Procedure] = {"Boschloo": solve_counts, "Boschloo or Wilcoxon": counts_or_ranks}
-"""Tests of tasks that seeds solve or not (30% to 100%)."""
+"""Tests of solve counts (solve rates of 30% to 100%)."""
 SEEDS = (3, 5, 10)
 MODELS = (2, 3, 7, 12)
 REPLICATES = 4000
 Draw = Callable[[np.random.Generator, int, int, int], Iterator[Array]]
-"""Scores (replicates, models, seeds) of the studies of one kind, one array for each case."""
+"""Scores (replicates, models, seeds) of the studies of one scenario, one array for each case."""
 
 
 def _spreads(ratio: float) -> Draw:
-    """Return studies in which the variance of some models is ``ratio`` times that of the others."""
+    """Return studies in which some models have ``ratio`` times the variance of the remaining models."""
 
     def draw(rng: np.random.Generator, replicates: int, models: int, seeds: int) -> Iterator[Array]:
         # One, two or half of the models are noisier: the last ones, or the baseline.
         for noisy in sorted({1, 2, models // 2} & set(range(models))):
-            for first in (True, False):
+            for noisy_start in (True, False):
                 deviation_K = np.ones(models)
-                deviation_K[slice(noisy) if first else slice(models - noisy, None)] = ratio**0.5
+                deviation_K[slice(noisy) if noisy_start else slice(models - noisy, None)] = ratio**0.5
                 yield rng.normal(size=(replicates, models, seeds)) * deviation_K[:, None]
         steps_K = np.geomspace(1, ratio**0.5, models)
         yield rng.normal(size=(replicates, models, seeds)) * steps_K[:, None]
@@ -72,7 +72,7 @@ def _solved(rng: np.random.Generator, replicates: int, models: int, seeds: int) 
 
 
 def _skewed_noisy(rng: np.random.Generator, replicates: int, models: int, seeds: int) -> Iterator[Array]:
-    """Draw scores of which the last model's are skewed, and ten times as noisy as the others'."""
+    """Draw scores in which the last model is skewed and has ten times the variance of each other model."""
     scores = rng.normal(size=(replicates, models, seeds))
     scores[:, -1] = 10**0.5 * (np.exp(rng.normal(size=(replicates, seeds))) - np.exp(0.5)) / 2.16
     yield scores
@@ -89,7 +89,7 @@ SCENARIOS: dict[str, Draw] = {
 
 
 def pairs_of(models: int, *, against_baseline: bool) -> Pairs:
-    """Return all pairs of so many models, or all of them against the first."""
+    """Return all pairs (P, 2) of ``models`` models, or every model against the first."""
     if against_baseline:
         return np.array([(model, 0) for model in range(1, models)])
     return np.array(list(combinations(range(models), 2)))
@@ -104,8 +104,8 @@ def family_wise_error(
         rng = np.random.default_rng(1000 * count + seeds)
         for scores in draw(rng, replicates, count, seeds):
             for against in (False, True):
-                found = procedure(scores, pairs_of(count, against_baseline=against))
-                worst = max(worst, float(found.any(axis=1).mean()))
+                rejected = procedure(scores, pairs_of(count, against_baseline=against))
+                worst = max(worst, float(rejected.any(axis=1).mean()))
     return worst
 
 
@@ -118,7 +118,7 @@ def power(
     against_baseline: bool,
     models: int = 7,
 ) -> float:
-    """Return how often a model is found that is better than each other one by ``shift`` deviations."""
+    """Return how often a model is detected that is better than each other one by ``shift`` deviations."""
     rng = np.random.default_rng(seeds)
     scores = rng.normal(size=(replicates, models, seeds))
     scores[:, -1] += shift
@@ -127,7 +127,7 @@ def power(
 
 
 def power_beside_a_noisy_one(procedure: Procedure, seeds: int, replicates: int, models: int = 11) -> float:
-    """Return how often a model 10 deviations better is found beside one that is 30 times noisier."""
+    """Return how often a model 10 deviations better is detected if another model is 30 times noisier."""
     rng = np.random.default_rng(seeds)
     scores = rng.normal(size=(replicates, models, seeds))
     scores[:, -1] *= 30
@@ -140,7 +140,7 @@ def power_beside_a_noisy_one(procedure: Procedure, seeds: int, replicates: int, 
 def solve_power(
     procedure: Procedure, seeds: int, replicates: int, *, against_baseline: bool, models: int = 7
 ) -> float:
-    """Return how often a model that always solves a task is found among others that do in 30% of seeds."""
+    """Return how often a model that always solves a task is detected among models that solve it in 30%."""
     rng = np.random.default_rng(seeds)
     scores = np.where(rng.random((replicates, models, seeds)) < 0.3, 1.0, 0.3)
     scores[:, -1] = 1.0
@@ -149,10 +149,10 @@ def solve_power(
 
 
 def partial_power(procedure: Procedure, seeds: int, replicates: int, models: int = 11) -> float:
-    """Return how often partial solvers are told from models that learn nothing.
+    """Return how often partial solvers are distinguished from models that do not learn.
 
-    Half of the models stay at 0.3; of the others each seed reaches 0.6 to 0.9, or the solution (0.99) in one
-    of five. Scores of a plateau vary by 0.005.
+    Half of the models stay at 0.3; each seed of the remaining models reaches 0.6 to 0.9, or, with probability
+    0.2, the solution (0.99). Scores of a plateau vary by 0.005.
     """
     rng = np.random.default_rng(seeds)
     scores = 0.3 + 0.005 * rng.normal(size=(replicates, models, seeds))
@@ -177,25 +177,25 @@ def table(replicates: int) -> list[list[str]]:
             cell([family_wise_error(procedure, draw, n, replicates) for n in SEEDS])
             for draw in SCENARIOS.values()
         ]
-        found = [
+        powers = [
             cell([power(procedure, shift, n, replicates, against_baseline=against) for n in SEEDS])
             for against in (False, True)
             for shift in (3, 5)
         ]
-        beside = cell([power_beside_a_noisy_one(procedure, n, replicates) for n in SEEDS])
-        rows.append([name, *errors, *found, beside])
+        power_with_noise = cell([power_beside_a_noisy_one(procedure, n, replicates) for n in SEEDS])
+        rows.append([name, *errors, *powers, power_with_noise])
     for name, procedure in COUNTS.items():
         solved = cell([family_wise_error(procedure, _solved, n, replicates) for n in SEEDS])
-        found = [
+        powers = [
             cell([solve_power(procedure, n, replicates, against_baseline=against) for n in SEEDS])
             for against in (False, True)
         ]
-        rows.append([name, *[""] * 5, solved, found[0], "", found[1], "", ""])
+        rows.append([name, *[""] * 5, solved, powers[0], "", powers[1], "", ""])
     return rows
 
 
 def further(replicates: int) -> list[str]:
-    """Return errors in percent at 3 / 5 / 10 seeds of what the table leaves out."""
+    """Return errors in percent at 3 / 5 / 10 seeds of further cases that are not in the table."""
     cases: dict[str, tuple[Procedure, Draw, Sequence[int]]] = {
         "a killed seed, equal variances": (unequal_larger_se_or_own, _equal, MODELS),
         "a killed seed, 1 : 10": (unequal_larger_se_or_own, _spreads(10), MODELS),
@@ -206,11 +206,11 @@ def further(replicates: int) -> list[str]:
     }
     lines = []
     for name, (procedure, draw, models) in cases.items():
-        # A model that lost a seed needs three others at least.
+        # MIN_SEEDS seeds must remain after one is lost.
         seeds = [n for n in SEEDS if n > 3 or procedure is not unequal_larger_se_or_own]
         errors = [family_wise_error(procedure, draw, n, replicates, models) for n in seeds]
-        shown = " / ".join(f"{100 * error:.0f}" for error in errors)
-        lines.append(f"{name}: {'- / ' * (len(SEEDS) - len(seeds))}{shown}")
+        percentages = " / ".join(f"{100 * error:.0f}" for error in errors)
+        lines.append(f"{name}: {'- / ' * (len(SEEDS) - len(seeds))}{percentages}")
     for name, procedure in COUNTS.items():
         found_by = " / ".join(f"{100 * partial_power(procedure, n, replicates):.0f}" for n in SEEDS)
         lines.append(f"partial solvers told from models that learn nothing, power of {name}: {found_by}")
@@ -221,9 +221,9 @@ def main(arguments: Sequence[str]) -> int:
     """Print the tables; the first argument is the number of replicates."""
     replicates = int(arguments[0]) if arguments else REPLICATES
     rows = table(replicates)
-    for number, row in enumerate(rows):
+    for index, row in enumerate(rows):
         print("| " + " | ".join(row) + " |")
-        if number == 0:
+        if index == 0:
             print("|" + " --- |" * len(row))
     print()
     print("\n".join(f"- {line}" for line in further(replicates)))

@@ -1,9 +1,9 @@
 """Verdicts between models: better, worse, equivalent or undecided.
 
-The test is the larger-SE form of Tukey's (all pairs) and Dunnett's (against a baseline), from five seeds on
-beside the t-test of each pair alone: the standard errors are those of ``pair_errors``, the tests those of
-``pair_tests``, corrected for the whole family. Two models are compared by Welch's t-test. Tasks that are
-solved or not are compared by ``solve_test``. ``docs/statistics.md`` says why, with error rates and power.
+The test is the larger-SE form of Tukey's (all pairs) and Dunnett's (against a baseline), with five seeds or
+more combined with the t-test of each pair. Standard errors are computed in ``pair_errors``, tests in
+``pair_tests``, corrected for the full family. Two models are compared by Welch's t-test. Tasks that are
+solved or not are compared by ``solve_test``. ``docs/statistics.md`` gives reasons, error rates and power.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from analysis.stats.verdicts.max_statistic import LEVEL
 BETTER, WORSE, EQUIVALENT, UNDECIDED = "better", "worse", "equivalent", "undecided"
 SEED_WORDS = {0: "no seed", 1: "one seed", 2: "two seeds"}
 NO_SPREAD = "no spread"
-"""Reason where no model of the family has any spread over its seeds."""
+"""Reason if no model of the family has any spread over its seeds."""
 BELOW_MARGIN = "below the margin"
-"""Reason where a difference is surely there, but not surely within or beyond the margin."""
+"""Reason if a difference is significant but neither above the margin nor equivalent."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,25 +34,25 @@ class Verdict:
 
     model: str
     other: str
-    """The baseline, where the family is against one; of all pairs, the model with the worse mean."""
+    """The baseline; in a family of all pairs, the model with the worse mean."""
     difference: float
-    """Of the means, positive where ``model`` is better; NaN without scores to subtract."""
+    """Difference of the means, positive if ``model`` is better; NaN without scores."""
     standard_error: float
     low: float
     high: float
-    """Ends of the simultaneous 95% interval, corrected as the p-value is; NaN where nothing is tested."""
+    """Ends of the simultaneous 95% interval, corrected like the p-value; NaN if the pair is not tested."""
     p: float
-    """Corrected for all comparisons of the family; NaN where nothing is tested."""
+    """Corrected for all comparisons of the family; NaN if the pair is not tested."""
     verdict: str
     """``better``, ``worse``, ``equivalent`` or ``undecided``, of ``model``."""
     detectable: float
-    """Difference that is found with 80% power by so many seeds under the same correction; NaN: untested."""
+    """Difference detected with 80% power with these seeds and the same correction; NaN if not tested."""
     seeds_to_decide: int | None
-    """Seeds of each model that would decide the observed difference, by the same power; None beyond 100."""
+    """Seeds of each model that would decide the observed difference, with the same power; None above 100."""
     reason: str
-    """Why nothing was tested or decided, such as ``no spread`` or ``one seed``; mostly empty."""
+    """Reason why the pair was not tested or decided, such as ``no spread`` or ``one seed``; else empty."""
     seeds: int
-    """Seeds of the model that has fewer; in a blocked design, those that all share."""
+    """Number of seeds of the model with fewer seeds; in a blocked design, of the seeds that all share."""
     test: str
     """Name of the test; ``solve rate`` in it means that differences are of solve rates."""
 
@@ -65,44 +65,51 @@ def verdicts(
     margin: float = 0.0,
     shared_seeds: bool = False,
 ) -> list[Verdict]:
-    """Return the verdicts of a family: each model against the baseline, or all pairs where there is none.
+    """Return the verdicts of a family: each model against the baseline, or all pairs without a baseline.
 
     Args:
-        scores: for each model, its score by seed; NaN for a run that has none. Models of one likelihood type
-            and the same data, which the caller ensures.
+        scores: for each model, its score by seed; NaN for a run without a score. The caller ensures that
+            models have the same likelihood type and data.
         direction: ``lower`` or ``higher``, whichever is better.
-        baseline: name of the model that the others are held against.
+        baseline: name of the model that every model is compared with.
         margin: difference below which models count as equivalent, in units of the score.
-        shared_seeds: True where a seed means the same for each model by design, so that differences are
+        shared_seeds: True if a seed determines the same randomness for each model, so that differences are
             taken within seeds (blocked form).
 
     Raises:
-        ValueError: the direction is neither, or the baseline is none of the models.
+        ValueError: the direction is invalid, or the baseline is not one of the models.
     """
     if direction not in ("lower", "higher"):
         raise ValueError(f"direction={direction} is neither 'lower' nor 'higher'")
     if baseline is not None and baseline not in scores:
         raise ValueError(f"baseline={baseline} is none of the models: {', '.join(scores)}")
     sign = 1.0 if direction == "higher" else -1.0
-    known = {
-        name: {seed: sign * score for seed, score in own.items() if math.isfinite(score)}
-        for name, own in scores.items()
+    finite = {
+        name: {seed: sign * score for seed, score in by_seed.items() if math.isfinite(score)}
+        for name, by_seed in scores.items()
     }
-    sizes = {name: len(own) for name, own in known.items()}
-    if shared_seeds and len(whole := [own for own in known.values() if len(own) >= MIN_SEEDS]) >= 2:
-        common = set.intersection(*(set(own) for own in whole))
+    sizes = {name: len(by_seed) for name, by_seed in finite.items()}
+    if (
+        shared_seeds
+        and len(testable := [by_seed for by_seed in finite.values() if len(by_seed) >= MIN_SEEDS]) >= 2
+    ):
+        common = set.intersection(*(set(by_seed) for by_seed in testable))
         shared_seeds = len(common) >= MIN_SEEDS
         if shared_seeds:
-            known = {name: {s: own[s] for s in common if s in own} for name, own in known.items()}
-    tested = [name for name in known if len(known[name]) >= MIN_SEEDS]
-    found = []
+            finite = {
+                name: {s: by_seed[s] for s in common if s in by_seed} for name, by_seed in finite.items()
+            }
+    tested = [name for name in finite if len(finite[name]) >= MIN_SEEDS]
+    results = []
     if len(tested) >= 2 and (baseline is None or baseline in tested):
-        family = make_family([known[name] for name in tested], _index(tested, baseline), shared=shared_seeds)
-        found = _of_family(family, tested, margin, baseline is None)
-    done = {frozenset((verdict.model, verdict.other)) for verdict in found}
-    wanted = combinations(known, 2) if baseline is None else ((m, baseline) for m in known if m != baseline)
-    rest = [pair for pair in wanted if frozenset(pair) not in done]
-    return [*found, *(_untested(*pair, known, sizes) for pair in rest)]
+        family = make_family([finite[name] for name in tested], _index(tested, baseline), shared=shared_seeds)
+        results = _of_family(family, tested, margin, baseline is None)
+    done = {frozenset((verdict.model, verdict.other)) for verdict in results}
+    all_pairs = (
+        combinations(finite, 2) if baseline is None else ((m, baseline) for m in finite if m != baseline)
+    )
+    rest = [pair for pair in all_pairs if frozenset(pair) not in done]
+    return [*results, *(_untested(*pair, finite, sizes) for pair in rest)]
 
 
 def _index(names: list[str], baseline: str | None) -> int | None:
@@ -114,10 +121,10 @@ def _of_family(family: Family, names: list[str], margin: float, either_way: bool
     p, half = family.p_values(), family.half_widths()
     equivalent = is_equivalent(family.difference, family.half_widths(2 * LEVEL), margin)
     detectable, decide = detectable_differences(family, margin), seeds_to_decide(family, margin)
-    found = []
-    for i, (first, second) in enumerate(family.pairs):
+    results = []
+    for i, (i_model, j_model) in enumerate(family.pairs):
         flip = either_way and family.difference[i] < 0
-        model, other = (names[second], names[first]) if flip else (names[first], names[second])
+        model, peer = (names[j_model], names[i_model]) if flip else (names[i_model], names[j_model])
         difference = float(-family.difference[i] if flip else family.difference[i])
         verdict, reason = UNDECIDED, ""
         if math.isnan(p[i]):
@@ -128,25 +135,25 @@ def _of_family(family: Family, names: list[str], margin: float, either_way: bool
             verdict = BETTER if difference > 0 else WORSE
         elif p[i] < LEVEL:
             reason = BELOW_MARGIN
-        found.append(
+        results.append(
             Verdict(
-                model=model, other=other, difference=difference, standard_error=float(family.tests.error[i]),
+                model=model, other=peer, difference=difference, standard_error=float(family.tests.error[i]),
                 low=difference - float(half[i]), high=difference + float(half[i]), p=float(p[i]),
                 verdict=verdict, detectable=float(detectable[i]), seeds_to_decide=decide[i], reason=reason,
                 seeds=round(family.seeds[i]), test=family.test,
             )
         )  # fmt: skip
-    return found
+    return results
 
 
 def _untested(
-    model: str, other: str, known: Mapping[str, Mapping[int, float]], sizes: Mapping[str, int]
+    model: str, peer: str, finite: Mapping[str, Mapping[int, float]], sizes: Mapping[str, int]
 ) -> Verdict:
-    """Return the verdict of a pair that has too few seeds."""
-    means = [np.mean([*known[name].values()]) if known[name] else math.nan for name in (model, other)]
-    fewest = min(sizes[model], sizes[other])
+    """Return the verdict of a pair without enough seeds."""
+    means = [np.mean([*finite[name].values()]) if finite[name] else math.nan for name in (model, peer)]
+    fewest = min(sizes[model], sizes[peer])
     return untested(
-        model, other, difference=float(means[0] - means[1]), seeds=fewest,
+        model, peer, difference=float(means[0] - means[1]), seeds=fewest,
         reason=SEED_WORDS.get(fewest, f"fewer than {MIN_SEEDS} seeds in common"),
     )  # fmt: skip
 

@@ -8,7 +8,7 @@ import pytest
 
 from analysis.figures.curves import AXES, SEED, learning_curves
 from analysis.figures.scores import final_scores
-from analysis.figures.style import PALETTE, PANEL_HEIGHT, log_axis, places, styles
+from analysis.figures.style import PALETTE, PANEL_HEIGHT, log_axis, palette_indices, styles
 from analysis.load.study import load_history, load_study
 from analysis.report.page import plot_json
 
@@ -24,10 +24,11 @@ def test_an_architecture_has_one_colour_and_its_arms_differ_in_dash(write_run: A
 
 
 def test_an_architecture_has_the_same_colour_in_every_study() -> None:
-    small, large = places(["mamba", "decoder"]), places(["s4", "mamba", "gla", "decoder", "rwkv"])
+    small = palette_indices(["mamba", "decoder"])
+    large = palette_indices(["s4", "mamba", "gla", "decoder", "rwkv"])
     assert all(small[name] == large[name] for name in small)
     assert len(set(large.values())) == 5  # and no two of a study share one while there are enough
-    assert set(places([f"other{i:02}" for i in range(20)]).values()) == set(range(len(PALETTE)))
+    assert set(palette_indices([f"other{i:02}" for i in range(20)]).values()) == set(range(len(PALETTE)))
 
 
 def test_curves_show_every_seed_and_their_mean(study: Path) -> None:
