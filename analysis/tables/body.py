@@ -1,7 +1,7 @@
-"""The rows of a study's table as text, in the order in which they are read.
+"""The rows of a study's table as text, in their order.
 
-Models of each likelihood type, those that have learned the task first; then the models without a score, with
-the reason; then the reference lines.
+The models of each likelihood type come first, sorted so that those that have learned the task lead; then the
+models without a score, with the reason; then the reference lines.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ GROUPS = {
     "bound": "bound on the likelihood",
     "pseudo": "pseudo-likelihood",
 }
-"""Headings of the likelihood types; a score that is no likelihood has none."""
+"""Headings of the likelihood types; scores that are not likelihoods have none."""
 FAILED, REFERENCES = "no score", "references"
 
 
@@ -30,15 +30,15 @@ class Row:
     source: pd.Series
     """The row of ``with_differences``."""
     group: str
-    """Heading of the rows it stands with; empty for none."""
+    """Heading of the row's group; empty for none."""
     cells: list[str]
-    """A text for each column; fewer where ``note`` takes the place of the others."""
+    """One text for each column; fewer if ``note`` replaces the remaining cells."""
     note: str = ""
-    """Why a model is not compared, in the place of its verdict and of all that follows."""
+    """Reason why a model is not compared. It replaces the verdict and the columns after it."""
 
     @property
     def filled(self) -> list[str]:
-        """The cells with the note as the last: for tables where no text can span several columns."""
+        """Return the cells with the note as the last, for tables without text across multiple columns."""
         return [*self.cells, self.note] if self.note else self.cells
 
 
@@ -51,13 +51,13 @@ def table_rows(rows: pd.DataFrame, columns: list[Column]) -> list[Row]:
     """
     groups = [_group(row) for _, row in rows.iterrows()]
     order = [*(g for g in dict.fromkeys(groups) if g not in (FAILED, REFERENCES)), FAILED, REFERENCES]
-    found = []
+    table = []
     for group in order:
-        own = rows[[each == group for each in groups]]
+        group_rows = rows[[label == group for label in groups]]
         if group not in (FAILED, REFERENCES):
-            own = pd.concat([own[ranked(own)], own[~ranked(own)]])
-        found += [_row(row, group, columns) for _, row in own.iterrows()]
-    return found
+            group_rows = pd.concat([group_rows[ranked(group_rows)], group_rows[~ranked(group_rows)]])
+        table += [_row(row, group, columns) for _, row in group_rows.iterrows()]
+    return table
 
 
 def _group(row: pd.Series) -> str:
@@ -65,12 +65,12 @@ def _group(row: pd.Series) -> str:
         return REFERENCES
     if not row["seeds"]:
         return FAILED
-    kind = likelihood_group(row)
-    return GROUPS.get(kind, "" if kind in ("None", "nan") else kind)
+    likelihood = likelihood_group(row)
+    return GROUPS.get(likelihood, "" if likelihood in ("None", "nan") else likelihood)
 
 
 def _row(row: pd.Series, group: str, columns: list[Column]) -> Row:
-    """Return one row; ``columns`` begin with those of the name and the score."""
+    """Return one row; the first of ``columns`` are those of the name and the score."""
     score = next(i for i, column in enumerate(columns) if column.text is score_text)
     names = [column.text(row) for column in columns[:score]]
     if group == REFERENCES:

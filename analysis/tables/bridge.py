@@ -19,28 +19,32 @@ NOTE = (
 
 
 def bridge_sentences(table: pd.DataFrame) -> list[str]:
-    """Return which workloads predict the text, for each likelihood type; ``table`` is from ``bridge``."""
-    found = []
+    """Return for each likelihood type a sentence with the workloads that predict the text.
+
+    Args:
+        table: from ``analysis.stats.bridge.bridge``.
+    """
+    sentences = []
     for likelihood, rows in table[table["target"] == WHOLE].groupby("likelihood", sort=True):
         models, least = int(rows["models"].max()), rows["detectable"].min()
         sure = rows[rows["p_corrected"] < LEVEL]
         names = ", ".join(f"{r['task']} (rho {r['rho']:.2f})" for _, r in sure.iterrows()) or "none"
-        best = rows[rows["rho"].notna()]
+        computed = rows[rows["rho"].notna()]
         lead = (
             ""
-            if best.empty
-            else f" The highest is {best['task'].iloc[0]} with {_interval(best.iloc[0], 'rho')}."
+            if computed.empty
+            else f" The highest is {computed['task'].iloc[0]} with {_interval(computed.iloc[0], 'rho')}."
         )
-        found.append(
+        sentences.append(
             f"{likelihood}: of {len(rows)} workloads, those whose order of {models} models surely goes with "
             f"that on the text: {names}.{lead} "
             f"With 80% power so few models show a rho of {least:.2f} or more."
         )
-    return found
+    return sentences
 
 
 def bridge_markdown(table: pd.DataFrame) -> str:
-    """Return the sentences, and a table of the whole text for each likelihood type."""
+    """Return the sentences, and a table for each likelihood type with the full text as target."""
     lines = [f"- {escaped(line)}" for line in bridge_sentences(table)]
     head = ["workload", "models", "rho", "other seeds", "tau", "p"]
     for likelihood, rows in table[table["target"] == WHOLE].groupby("likelihood", sort=False):

@@ -1,7 +1,7 @@
-"""The columns of a study's table: eight that fit ``WIDTH`` characters, and all the others for ``--wide``.
+"""The columns of a study's table: eight that fit ``WIDTH`` characters, and further ones for ``--wide``.
 
-A row is one of ``analysis.stats.versus_baseline.with_differences``. Settings in which the models of a table
-differ are columns of their own.
+Rows are those of ``analysis.stats.versus_baseline.with_differences``. Each setting in which the models of a
+table differ is a column.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from analysis.load.arm_names import split_name
 from analysis.tables.format import flops, seconds, si, size
 
 WIDTH = 100
-"""Characters of a line of plain text."""
+"""Maximum number of characters of a line of plain text."""
 MOST_COLUMNS = 8
 
 Text = Callable[[pd.Series], str]
@@ -28,11 +28,11 @@ class Column:
 
     head: str
     text: Text
-    """The cell of a model that has a score."""
+    """Function from the row of a model with a score to the text of its cell."""
     left: bool = False
-    """True where the text is aligned to the left."""
+    """True for left-aligned text."""
     spared: bool = False
-    """True where the column is left out of a table that is too wide."""
+    """True if the column may be left out of a table that exceeds the width."""
 
 
 def table_columns(rows: pd.DataFrame, *, wide: bool) -> list[Column]:
@@ -40,31 +40,31 @@ def table_columns(rows: pd.DataFrame, *, wide: bool) -> list[Column]:
 
     Args:
         rows: models of one task and scale.
-        wide: whether to add all columns that are in no table of ``MOST_COLUMNS``.
+        wide: whether to add the columns of ``FURTHER``.
     """
     return [*_names(rows), *RESULTS, *COSTS, *(FURTHER if wide else [])]
 
 
 def fitted(columns: list[Column], widths: Callable[[list[Column]], int]) -> tuple[list[Column], list[str]]:
-    """Return the columns that fit, and the headers of those left out: costs, the last first.
+    """Return the columns that fit, and the headers of those left out (costs, starting with the last column).
 
     Args:
         columns: from ``table_columns``.
-        widths: the characters that a line of some columns takes.
+        widths: function that returns the line length in characters for a list of columns.
     """
-    kept, out = list(columns), []
-    while len(kept) > MOST_COLUMNS or widths(kept) > WIDTH:
-        spared = [column for column in kept if column.spared]
+    selected, left_out = list(columns), []
+    while len(selected) > MOST_COLUMNS or widths(selected) > WIDTH:
+        spared = [column for column in selected if column.spared]
         if not spared:
             break
-        kept.remove(spared[-1])
-        out.append(spared[-1].head)
-    return kept, out[::-1]
+        selected.remove(spared[-1])
+        left_out.append(spared[-1].head)
+    return selected, left_out[::-1]
 
 
 def _names(rows: pd.DataFrame) -> list[Column]:
     """Return the column of the models' names, and one for each setting in which they differ."""
-    split = {str(arm): split_name(str(arm)) for arm in rows["arm"]}
+    split = {str(model_name): split_name(str(model_name)) for model_name in rows["arm"]}
     keys = list(dict.fromkeys(key for _, settings in split.values() for key in settings))
 
     def setting(key: str) -> Text:
@@ -75,9 +75,9 @@ def _names(rows: pd.DataFrame) -> list[Column]:
 
 
 def interval(mean: float, low: float, high: float, digits: int, sign: str = "") -> str:
-    """Return a mean with its interval: ``± h`` where it is symmetric, else both ends with a digit less."""
+    """Return a mean with its interval: ``± h`` if it is symmetric, else both ends with one digit less."""
     text = f"{mean:{sign}.{digits}f}"
-    if float(text) == 0:  # no sign before a zero
+    if float(text) == 0:  # avoid "-0.000" and "+0.000"
         text = text.lstrip("+-")
     if not math.isfinite(low) or not math.isfinite(high):
         return text
@@ -87,7 +87,7 @@ def interval(mean: float, low: float, high: float, digits: int, sign: str = "") 
 
 
 def score_text(row: pd.Series) -> str:
-    """Return mean, 95% interval and seeds; the status of a model without any score."""
+    """Return mean, 95% interval and number of seeds; the status of a model without a score."""
     if not row["seeds"]:
         return f"{row['status']} (0 of {row['runs']})"
     count = str(row["seeds"]) if row["seeds"] == row["runs"] else f"{row['seeds']} of {row['runs']}"
@@ -95,10 +95,10 @@ def score_text(row: pd.Series) -> str:
 
 
 def verdict_text(row: pd.Series) -> str:
-    """Return the verdict on a model with its difference from the baseline; what it is, where it has none."""
-    standing = ["baseline"] * bool(row["arm"] == row["baseline"]) + ["not learned"] * (not row["learned"])
-    if standing:
-        return ", ".join(standing)
+    """Return the verdict on a model with its difference from the baseline, or why it has no verdict."""
+    labels = ["baseline"] * bool(row["arm"] == row["baseline"]) + ["not learned"] * (not row["learned"])
+    if labels:
+        return ", ".join(labels)
     if not isinstance(row["verdict"], str):
         return "not compared"
     if pd.isna(row["gain"]):
@@ -120,12 +120,12 @@ def _state(row: pd.Series) -> str:
 
 
 def p_cell(value: float) -> str:
-    """Return a p-value for a column of them: ``0.012`` or ``< 0.0001``."""
+    """Return a p-value for a table cell: ``0.012`` or ``< 0.0001``."""
     return "< 0.0001" if value < 1e-4 else f"{value:.2g}"
 
 
 def p_text(value: float) -> str:
-    """Return a p-value with its sign, for a sentence: ``= 0.012`` or ``< 0.0001``."""
+    """Return a p-value with its relation, for a sentence: ``= 0.012`` or ``< 0.0001``."""
     cell = p_cell(value)
     return cell if cell.startswith("<") else f"= {cell}"
 
@@ -165,4 +165,4 @@ FURTHER = [
     Column(head="length", text=_number("sequence_length", "{:.0f}".format)),
     Column(head="mismatch", text=_number("matched_residual", lambda v: f"{v:+.2%}")),
 ]
-"""Columns of ``--wide``: also the mismatch of what was held equal, relative to its target."""
+"""Columns of ``--wide``, including the mismatch of the matched quantity, relative to its target."""

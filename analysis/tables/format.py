@@ -1,4 +1,4 @@
-"""Numbers as short text: counts, bytes, floating-point operations, seconds."""
+"""Short text for counts, bytes, floating-point operations and seconds."""
 
 from __future__ import annotations
 
@@ -6,37 +6,37 @@ import math
 
 
 def si(value: float) -> str:
-    """Return a count with three digits and k, M, G or T; ``-`` where there is none."""
+    """Return a count with three digits and k, M, G or T; ``-`` for NaN and infinity."""
     return _scaled(value, 1000.0, ("", "k", "M", "G", "T"))
 
 
 def size(value: float) -> str:
-    """Return bytes with three digits, in KiB, MiB or GiB; ``-`` where there is none."""
+    """Return bytes with three digits, in KiB, MiB or GiB; ``-`` for NaN and infinity."""
     return _scaled(value, 1024.0, (" B", " KiB", " MiB", " GiB", " TiB"))
 
 
 def _scaled(value: float, base: float, units: tuple[str, ...]) -> str:
     if not math.isfinite(value):
         return "-"
-    if 0 < abs(value) < 0.1:  # with a fixed number of digits, what is small would be 0
+    if 0 < abs(value) < 0.1:  # a fixed number of digits would round small values to 0
         return f"{value:.3g}{units[0]}"
-    place = 0
-    while abs(value) >= 999.5 and place < len(units) - 1:
-        value, place = value / base, place + 1
+    power = 0
+    while abs(value) >= 999.5 and power < len(units) - 1:
+        value, power = value / base, power + 1
     digits = 0 if abs(value) >= 99.95 or value == round(value) else 1 if abs(value) >= 9.995 else 2
-    return f"{value + 0.0:.{digits}f}{units[place]}"
+    return f"{value + 0.0:.{digits}f}{units[power]}"
 
 
 def flops(value: float) -> str:
-    """Return floating-point operations as 1.23e15; ``-`` where there is none."""
+    """Return floating-point operations as 1.23e15; ``-`` for NaN and infinity."""
     if not math.isfinite(value):
         return "-"
-    number, _, exponent = f"{value + 0.0:.2e}".partition("e")
-    return f"{number}e{int(exponent)}"
+    mantissa, _, exponent = f"{value + 0.0:.2e}".partition("e")
+    return f"{mantissa}e{int(exponent)}"
 
 
 def seconds(value: float) -> str:
-    """Return seconds with one digit after the point below 100; ``-`` where there is none."""
+    """Return seconds, below 100 with one decimal digit; ``-`` for NaN and infinity."""
     if not math.isfinite(value):
         return "-"
     return f"{value:.3g}" if 0 < abs(value) < 0.1 else f"{value + 0.0:.{0 if abs(value) >= 99.95 else 1}f}"

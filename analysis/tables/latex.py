@@ -33,24 +33,24 @@ ESCAPED = {
 
 
 def escape(text: str) -> str:
-    """Text as LaTeX prints it; a minus before a number becomes a real one, line ends become spaces."""
+    """Return text escaped for LaTeX; a hyphen before a digit becomes a minus, line ends become spaces."""
     escaped = "".join(ESCAPED.get(letter, letter) for letter in " ".join(printable(text).split()))
     return re.sub(r"(?<![\w.])-(?=\d)", "$-$", escaped)
 
 
 def render_latex(frame: pd.DataFrame) -> str:
-    """A table for each task and scale. Bold: models that may be the best of their likelihood type."""
+    """Return a table for each task and scale. Bold: models that may be the best of their likelihood type."""
     arms, pairs = with_differences(frame), comparisons(frame)
     parts = [r"% Needs \usepackage{booktabs} and, as the tables are wide, \usepackage{graphicx}."]
     for (task, scale), rows in arms.groupby(TASK_SCALE, sort=True):
-        here = pairs[(pairs["task"] == task) & (pairs["scale"] == scale)]
+        table_pairs = pairs[(pairs["task"] == task) & (pairs["scale"] == scale)]
         runs = frame[(frame["task"] == task) & (frame["scale"] == scale)]
         notes = [*answers(rows), *joined_lines(frame)]
         notes += [f"Warning: {warning}." for warning in study_warnings(frame)]
-        notes += [*scored_line(runs), *item_line(rows), *how_compared(here, COLUMNS_NOTE)]
+        notes += [*scored_line(runs), *item_line(rows), *how_compared(table_pairs, COLUMNS_NOTE)]
         notes.append("Bold: may be the best of its likelihood type.")
         caption = f"{title(rows)}. {held_equal(runs)} {counts_line(frame)}"
-        columns, _ = fitted(table_columns(rows, wide=False), lambda kept: 0)
+        columns, _ = fitted(table_columns(rows, wide=False), lambda selected: 0)
         parts.append(_table(caption, f"tab:{task}-{scale}", columns, _body(rows, columns), notes))
     return "\n\n".join(parts) + "\n"
 
@@ -64,24 +64,24 @@ def _body(rows: pd.DataFrame, columns: list[Column]) -> list[str]:
             heading = rf"\multicolumn{{{len(columns)}}}{{l}}{{\emph{{{escape(row.group)}}}}} \\"
             lines += [heading] * bool(row.group)
         group = row.group
-        first, *cells = map(escape, row.cells)
+        name, *cells = map(escape, row.cells)
         rank = row.source["rank"]
         if isinstance(rank, str) and rank.split("-")[0] == "1":
-            first = rf"\textbf{{{first}}}"
+            name = rf"\textbf{{{name}}}"
         if row.note:
-            room = len(columns) - len(row.cells)
-            cells.append(rf"\multicolumn{{{room}}}{{l}}{{{escape(row.note)}}}")
-        lines.append(" & ".join([first, *cells]) + r" \\")
+            spanned = len(columns) - len(row.cells)
+            cells.append(rf"\multicolumn{{{spanned}}}{{l}}{{{escape(row.note)}}}")
+        lines.append(" & ".join([name, *cells]) + r" \\")
     return lines
 
 
 def _table(caption: str, label: str, columns: list[Column], body: list[str], notes: list[str]) -> str:
-    sides = "".join("l" if column.left else "r" for column in columns)
+    alignment = "".join("l" if column.left else "r" for column in columns)
     return "\n".join(
         [
             r"\begin{table}", r"\centering", rf"\caption{{{escape(caption)}}}",
             rf"\label{{{re.sub(r'[^A-Za-z0-9:-]', '-', label)}}}", r"\resizebox{\linewidth}{!}{%",
-            rf"\begin{{tabular}}{{{sides}}}", r"\toprule",
+            rf"\begin{{tabular}}{{{alignment}}}", r"\toprule",
             " & ".join(escape(column.head) for column in columns) + r" \\", r"\midrule", *body,
             r"\bottomrule", r"\end{tabular}}",
             *(rf"\par\footnotesize {escape(note)}" for note in notes), r"\end{table}",

@@ -1,4 +1,4 @@
-"""Text and tables as Markdown, in which names and messages of runs are only text."""
+"""Text and tables as Markdown. Names and messages of runs are escaped, so that they stay plain text."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ _SPECIAL = re.compile(
     r"[`\\]"  # code, escapes
     r"|<(?=[A-Za-z/!?])|&(?=#?\w+;)"  # HTML
     r"|(?<=\])\("  # links and images
-    r"|(?<![^\W_])_|_(?![^\W_])|\*|~(?=~)"  # emphasis; the underscore of bits_per_byte is none
-    r"|^[#>+-](?=\s)"  # beginnings of blocks
+    r"|(?<![^\W_])_|_(?![^\W_])|\*|~(?=~)"  # emphasis, but not the underscores of bits_per_byte
+    r"|^[#>+-](?=\s)"  # block prefixes
 )
 _ENTITIES = {"<": "&lt;", "&": "&amp;"}
 
 
 def escaped(text: str) -> str:
-    """Return text in one line that Markdown and HTML show as it is."""
+    """Return text in one line, escaped so that Markdown and HTML render it unchanged."""
     line = " ".join(printable(text).split())
-    return _SPECIAL.sub(lambda found: _ENTITIES.get(found[0], f"\\{found[0]}"), line)
+    return _SPECIAL.sub(lambda match: _ENTITIES.get(match[0], f"\\{match[0]}"), line)
 
 
 def row(cells: Sequence[str]) -> str:
-    """Return a row of a table of cells that are Markdown already."""
+    """Return a row of a table from cells that are Markdown."""
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 

@@ -1,4 +1,4 @@
-"""Tables of slices of a text: recall alone for the terminal, all slices for the report."""
+"""Tables of slices of a text: only recall for the terminal, all slices for the report."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ NOTE = (
 
 
 def recall_grid(table: pd.DataFrame) -> Grid | None:
-    """Return the scores of each model on tokens that repeat an earlier n-gram of their window and on others.
+    """Return the scores of each model on tokens that do and do not repeat an earlier n-gram of their window.
 
-    None without any. ``table`` is that of ``slice_table``, of one task and scale.
+    Args:
+        table: from ``slice_table``, of one task and scale; the result is None if it has no such slices.
     """
     rows = table[table["by"] == RECALL]
     if rows.empty:
@@ -30,31 +31,32 @@ def recall_grid(table: pd.DataFrame) -> Grid | None:
     rows = rows.iloc[rows["likelihood"].map(list(LIKELIHOOD_TYPES).index).argsort(kind="stable")]
     names = list(dict.fromkeys(rows["slice"]))
     shares = {name: rows.loc[rows["slice"] == name, "share"].iloc[0] for name in names}
-    head = ["model"] + [word for name in names for word in (f"{name} ({shares[name]:.0%})", "gain")]
+    head = ["model"] + [title for name in names for title in (f"{name} ({shares[name]:.0%})", "gain")]
     body = []
-    for (_, arm), own in rows.groupby(["likelihood", "arm"], sort=False):
-        by_name = own.set_index("slice")
+    for (_, model), model_rows in rows.groupby(["likelihood", "arm"], sort=False):
+        by_name = model_rows.set_index("slice")
         cells = [cell for name in names if name in by_name.index for cell in _cells(by_name.loc[name])]
-        body.append([str(arm), *cells, *["-"] * (len(head) - 1 - len(cells))])
+        body.append([str(model), *cells, *["-"] * (len(head) - 1 - len(cells))])
     note = " ".join([*slice_sentences(table), NOTE])
     return f"Recall from the window, {rows['task'].iloc[0]}, {rows['scale'].iloc[0]}", head, body, note
 
 
 def slice_grids(table: pd.DataFrame) -> Iterator[Grid]:
-    """Yield a table for each task, scale and likelihood type: a row for a slice, a column for a model.
+    """Yield a table for each task, scale and likelihood type: a row for each slice, a column for each model.
 
-    ``table`` is that of ``slice_table``.
+    Args:
+        table: from ``slice_table``.
     """
     for (task, scale, likelihood), rows in table.groupby(["task", "scale", "likelihood"], sort=True):
         baseline = rows["baseline"].iloc[0]
-        others = [arm for arm in dict.fromkeys(rows["arm"]) if arm != baseline]
-        head = ["by", "slice", "bytes", f"{baseline}, bits per token", *others]
+        models = [model for model in dict.fromkeys(rows["arm"]) if model != baseline]
+        head = ["by", "slice", "bytes", f"{baseline}, bits per token", *models]
         body = []
-        for (by, name), own in rows.groupby(["by", "slice"], sort=False):
-            cells = own.set_index("arm", drop=False)  # an arm without a gain asks which it is
-            gains = [_cells(cells.loc[arm])[1] if arm in cells.index else "-" for arm in others]
+        for (by, name), slice_rows in rows.groupby(["by", "slice"], sort=False):
+            cells = slice_rows.set_index("arm", drop=False)  # _cells reads the column arm
+            gains = [_cells(cells.loc[model])[1] if model in cells.index else "-" for model in models]
             score = f"{cells.loc[baseline, 'score']:.3f}" if baseline in cells.index else "-"
-            body.append([str(by), str(name), f"{own['share'].iloc[0]:.1%}", score, *gains])
+            body.append([str(by), str(name), f"{slice_rows['share'].iloc[0]:.1%}", score, *gains])
         note = " ".join([*slice_sentences(rows), NOTE])
         yield f"Slices of the text, {task}, {scale}, {likelihood}", head, body, note
 

@@ -1,8 +1,8 @@
 """All models on all tasks of a study in one table: a row for each task, a column for each model.
 
-A cell holds the mean score on test over seeds, and how many seeds solved the task: reached
-``study.solved``, 0.95 where a study says nothing. Beside them is the best reference line
-(a guess, a majority, a shallow baseline); a mean that does not exceed it is in brackets.
+A cell holds the mean test score over seeds, and how many seeds solved the task: reached ``study.solved``,
+by default 0.95. A further column has the best reference line (a guess, a majority, a shallow baseline); a
+mean that does not exceed it is in brackets.
 """
 
 from __future__ import annotations
@@ -21,14 +21,13 @@ from analysis.tables.markdown import escaped
 def task_grid(frame: pd.DataFrame) -> pd.DataFrame:
     """Return a row for each scale, task and arm: mean ``score``, the columns of ``solve_rates``, ``shallow``.
 
-    ``shallow`` names the best reference line, with its ``shallow_score``. A run that diverged
-    counts as a score of 0. Tasks are left out that are not scored by an accuracy, and those whose runs saw
-    different data.
+    ``shallow`` names the best reference line, with its ``shallow_score``. A run that diverged counts as a
+    score of 0. Tasks that are not scored by an accuracy, and tasks with runs on different data, are left out.
     """
-    whole = [group for _, group in frame.groupby(TASK_SCALE, sort=True) if not mixed_data(group)]
-    if not whole:
+    groups = [group for _, group in frame.groupby(TASK_SCALE, sort=True) if not mixed_data(group)]
+    if not groups:
         return pd.DataFrame()
-    runs = pd.concat(whole)
+    runs = pd.concat(groups)
     runs = runs.assign(arm=lines(runs), solved=runs["solved"].fillna(SOLVED))
     rates = solve_rates(runs)
     if rates.empty:
@@ -38,22 +37,26 @@ def task_grid(frame: pd.DataFrame) -> pd.DataFrame:
     scores = means.groupby([*TASK_SCALE, "arm"])["score"].mean().reset_index()
     table = rates.merge(scores, on=[*TASK_SCALE, "arm"], how="left")
     references = arm_table(runs).query("kind == 'reference'").sort_values("score", kind="stable")
-    best = references.groupby(TASK_SCALE).last()[["arm", "score"]].reset_index()
-    best = best.rename(columns={"arm": "shallow", "score": "shallow_score"})
-    return table.merge(best, on=TASK_SCALE, how="left")
+    best_reference = references.groupby(TASK_SCALE).last()[["arm", "score"]].reset_index()
+    best_reference = best_reference.rename(columns={"arm": "shallow", "score": "shallow_score"})
+    return table.merge(best_reference, on=TASK_SCALE, how="left")
 
 
 def grid_text(table: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
-    """Header and rows of text of one scale; the last row counts the tasks that every seed solved."""
-    whole = table.assign(whole=table["solved"] == table["runs"]).groupby("arm")["whole"].agg(["sum", "size"])
-    arms = whole.sort_values("sum", ascending=False, kind="stable").index.tolist()
+    """Return header and rows of text of one scale; the last row counts the tasks that every seed solved."""
+    solved = table.assign(whole=table["solved"] == table["runs"]).groupby("arm")["whole"].agg(["sum", "size"])
+    arms = solved.sort_values("sum", ascending=False, kind="stable").index.tolist()
     body = []
-    for task, own in table.groupby("task", sort=True):
-        cells = {row["arm"]: _cell(row) for _, row in own.iterrows()}
-        first = own.iloc[0]
-        shallow = "-" if pd.isna(first["shallow"]) else f"{first['shallow_score']:.3f} {first['shallow']}"
-        body.append([str(task), shallow, *(cells.get(arm, "-") for arm in arms)])
-    counts = [f"{whole.loc[arm, 'sum']} of {whole.loc[arm, 'size']}" for arm in arms]
+    for task, task_rows in table.groupby("task", sort=True):
+        cells = {row["arm"]: _cell(row) for _, row in task_rows.iterrows()}
+        reference = task_rows.iloc[0]
+        shallow = (
+            "-"
+            if pd.isna(reference["shallow"])
+            else f"{reference['shallow_score']:.3f} {reference['shallow']}"
+        )
+        body.append([str(task), shallow, *(cells.get(model, "-") for model in arms)])
+    counts = [f"{solved.loc[model, 'sum']} of {solved.loc[model, 'size']}" for model in arms]
     return ["task", "best reference", *arms], [*body, ["solved by every seed", "", *counts]]
 
 
@@ -64,10 +67,10 @@ def _cell(row: pd.Series) -> str:
 
 
 def grid_markdown(table: pd.DataFrame, warnings: list[str]) -> str:
-    """The tables of all scales, after the warnings."""
+    """Return the warnings, then the tables of all scales, as Markdown."""
     text = [*(f"- Warning: {escaped(warning)}." for warning in warnings), *[""] * bool(warnings)]
-    for scale, own in table.groupby("scale", sort=True):
-        head, body = grid_text(own)
+    for scale, rows in table.groupby("scale", sort=True):
+        head, body = grid_text(rows)
         text += [f"## {escaped(str(scale))}", "", *markdown.table(head, body), ""]
     return "\n".join([*text, note(table), ""])
 
@@ -84,8 +87,8 @@ def note(table: pd.DataFrame) -> str:
 def rich_tables(table: pd.DataFrame) -> list[Table]:
     """Return the tables of all scales for the terminal."""
     tables = []
-    for scale, own in table.groupby("scale", sort=True):
-        head, body = grid_text(own)
+    for scale, rows in table.groupby("scale", sort=True):
+        head, body = grid_text(rows)
         tables.append(Table(*head, box=rich.box.SIMPLE, title=f"all tasks, {scale}"))
         for row in body:
             tables[-1].add_row(*row)

@@ -1,8 +1,8 @@
 """The tables of a study as text: for the terminal, for the README, and as Markdown.
 
 Sentences come first, then warnings, then a table for each task and scale. ``render_tables`` and
-``render_markdown`` are pure functions of the results frame, without colour, so the same runs always give the
-same characters.
+``render_markdown`` are pure functions of the results frame, without colour, so that the output for the same
+runs is always identical.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from analysis.tables.sentences import answers
 from analysis.tables.slices import recall_grid
 
 ARM = 24
-"""Least width of the column of models, where a further table is too wide."""
+"""Minimum width of the column of models if a further table exceeds the width."""
 GAP = "  "
 INDENT = " "
 COLUMNS_NOTE = (
@@ -60,10 +60,10 @@ def render_tables(frame: pd.DataFrame, *, wide: bool = False) -> str:
 
     Args:
         frame: from ``analysis.load.study.load_study``.
-        wide: whether tables have all columns, however long their lines, or those that fit ``WIDTH``.
+        wide: whether tables have all columns, regardless of ``WIDTH``.
     """
     text = StringIO()
-    # The height is given because Rich ignores a lone width on a dumb terminal.
+    # The height is set because Rich ignores a width without a height on a dumb terminal.
     console = Console(file=text, width=WIDTH, height=1000, color_system=None, force_terminal=False)
     console.print(study_text(frame, wide=wide), crop=False)
     return "\n".join(line.rstrip() for line in text.getvalue().splitlines()).strip("\n") + "\n"
@@ -76,14 +76,14 @@ def study_text(frame: pd.DataFrame, *, wide: bool = False) -> RenderableType:
     parts += [_wrapped(line) for line in ("", counts_line(frame), *joined_lines(frame))]
     parts += [_wrapped(f"Warning: {w}.", style="yellow") for w in study_warnings(frame)]
     for (task, scale), rows in arms.groupby(TASK_SCALE, sort=True):
-        here = (pairs["task"] == task) & (pairs["scale"] == scale)
+        in_table = (pairs["task"] == task) & (pairs["scale"] == scale)
         runs = frame[(frame["task"] == task) & (frame["scale"] == scale)]
         parts += [_wrapped(f"\n{title(rows)}", style="bold"), _wrapped(held_equal(runs)), Text("")]
-        lines, out = grid_lines(rows, wide=wide)
+        lines, left_out = grid_lines(rows, wide=wide)
         parts += [*lines, Text("")]
         parts += [_wrapped(line) for line in (*reference_line(rows), *scored_line(runs), *item_line(rows))]
-        parts += [_wrapped(line) for line in how_compared(pairs[here])]
-        parts += [_wrapped(f"No room for {', '.join(out)}: add --wide.")] * bool(out)
+        parts += [_wrapped(line) for line in how_compared(pairs[in_table])]
+        parts += [_wrapped(f"No room for {', '.join(left_out)}: add --wide.")] * bool(left_out)
         for name, head, body, note in more_tables(frame, str(task), str(scale)):
             parts += [Text(f"\n{name}", style="bold"), _rich_grid(head, body)]
             parts += [_wrapped(note)] * bool(note)
@@ -95,19 +95,21 @@ def study_text(frame: pd.DataFrame, *, wide: bool = False) -> RenderableType:
 
 
 def _wrapped(line: str, style: str = "") -> Text:
-    """Return a line in lines of ``WIDTH``, the later ones indented."""
-    start = "\n" * (len(line) - len(line.lstrip("\n")))
+    """Return a line wrapped at ``WIDTH``, with a hanging indent."""
+    leading = "\n" * (len(line) - len(line.lstrip("\n")))
     text = textwrap.fill(line.lstrip("\n"), WIDTH, subsequent_indent="  ", break_on_hyphens=False)
-    return Text(start + text, style=style)
+    return Text(leading + text, style=style)
 
 
 def grid_lines(rows: pd.DataFrame, *, wide: bool = False) -> tuple[list[Text], list[str]]:
-    """Return the lines of one table, and the headers of the columns there was no room for."""
+    """Return the lines of one table, and the headers of the columns that did not fit."""
     rows = rows[rows["kind"] == "arm"]
     columns = table_columns(rows, wide=wide)
-    out: list[str] = []
+    left_out: list[str] = []
     if not wide:
-        columns, out = fitted(columns, lambda kept: sum(_widths(table_rows(rows, kept), kept)) + _gaps(kept))
+        columns, left_out = fitted(
+            columns, lambda chosen: sum(_widths(table_rows(rows, chosen), chosen)) + _gaps(chosen)
+        )
     body = table_rows(rows, columns)
     widths = _widths(body, columns)
     total = sum(widths) + _gaps(columns)
@@ -124,7 +126,7 @@ def grid_lines(rows: pd.DataFrame, *, wide: bool = False) -> tuple[list[Text], l
         lines.append(line)
     for line in lines:
         line.no_wrap, line.overflow = True, "ignore"
-    return lines, out
+    return lines, left_out
 
 
 def _gaps(columns: list[Column]) -> int:
@@ -132,7 +134,7 @@ def _gaps(columns: list[Column]) -> int:
 
 
 def _widths(body: list[Row], columns: list[Column]) -> list[int]:
-    """Return the width of each column. A note is not counted: it is wrapped."""
+    """Return the width of each column. Notes are not counted, because they are wrapped."""
     texts = [[column.head] for column in columns]
     for row in body:
         for cells, cell in zip(texts, row.cells, strict=False):
@@ -141,17 +143,17 @@ def _widths(body: list[Row], columns: list[Column]) -> list[int]:
 
 
 def _line(cells: list[str], columns: list[Column], widths: list[int]) -> Text:
-    """Return the cells of a row in their columns."""
-    sides = zip(cells, columns, widths, strict=False)
-    return Text(INDENT + GAP.join(c.ljust(w) if k.left else c.rjust(w) for c, k, w in sides))
+    """Return the cells of a row, aligned in their columns."""
+    aligned = zip(cells, columns, widths, strict=False)
+    return Text(INDENT + GAP.join(c.ljust(w) if k.left else c.rjust(w) for c, k, w in aligned))
 
 
 def _with_note(line: str, row: Row, columns: list[Column], widths: list[int], total: int) -> Text:
-    """Return a row whose note takes the place of all columns from the verdict on, wrapped."""
-    begin = len(INDENT) + sum(widths[: len(row.cells)]) + len(GAP) * len(row.cells)
-    room = max(total - begin, ARM)
-    first, *rest = textwrap.wrap(row.note, room) or [""]
-    return Text("\n".join([f"{line.ljust(begin)}{first}", *(" " * begin + part for part in rest)]))
+    """Return a row with a wrapped note instead of the verdict and the columns after it."""
+    indent = len(INDENT) + sum(widths[: len(row.cells)]) + len(GAP) * len(row.cells)
+    width = max(total - indent, ARM)
+    head, *tail = textwrap.wrap(row.note, width) or [""]
+    return Text("\n".join([f"{line.ljust(indent)}{head}", *(" " * indent + part for part in tail)]))
 
 
 def render_markdown(frame: pd.DataFrame, *, wide: bool = False) -> str:
@@ -161,10 +163,10 @@ def render_markdown(frame: pd.DataFrame, *, wide: bool = False) -> str:
     lines += [f"- Warning: {escaped(w)}." for w in study_warnings(frame)]
     for (task, scale), rows in arms.groupby(TASK_SCALE, sort=True):
         runs = frame[(frame["task"] == task) & (frame["scale"] == scale)]
-        here = (pairs["task"] == task) & (pairs["scale"] == scale)
+        in_table = (pairs["task"] == task) & (pairs["scale"] == scale)
         lines += ["", f"## {escaped(title(rows))}", "", escaped(held_equal(runs)), ""]
         lines += markdown_table(rows, wide=wide)
-        notes = (*scored_line(runs), *item_line(rows), *how_compared(pairs[here]))
+        notes = (*scored_line(runs), *item_line(rows), *how_compared(pairs[in_table]))
         lines += ["", *(f"- {escaped(line)}" for line in notes)]
         for name, head, body, note in more_tables(frame, str(task), str(scale)):
             lines += ["", f"### {escaped(name)}", "", *markdown.table(head, body)]
@@ -192,10 +194,10 @@ def render_scores(frame: pd.DataFrame) -> str:
 
 
 def markdown_table(rows: pd.DataFrame, *, wide: bool = False) -> list[str]:
-    """Return the lines of one table, with all columns or with the eight that the terminal shows first."""
+    """Return the lines of one table, with all columns or with the ``MOST_COLUMNS`` of the terminal."""
     columns = table_columns(rows, wide=wide)
     if not wide:
-        columns, _ = fitted(columns, lambda kept: 0)
+        columns, _ = fitted(columns, lambda selected: 0)
     lines = [
         markdown.row([column.head for column in columns]),
         "|" + "".join(" :-- |" if column.left else " --: |" for column in columns),
@@ -215,24 +217,24 @@ def more_tables(
 ) -> list[tuple[str, list[str], list[list[str]], str]]:
     """Return title, header, rows and note of each further table about one task.
 
-    A study asks for them, but for recall from the window, which every text has.
+    The study configures them, except for recall from the window, which every text task has.
     """
-    found = []
-    here = frame[(frame["task"] == task) & (frame["scale"] == scale)]
-    if "further" in here and not (tests := further_scores(here)).empty:
-        name = title(arm_table(here))
-        found.append((f"Extra evaluations, {name}", *further_grid(tests), ""))
-    if not (rows := gap.gaps(here)).empty:
-        found.append((gap.gap_title(rows), *gap.gap_grid(rows), gap.NOTE))
-    if not (rows := against.against_scores(here)).empty:
-        found.append((against.against_title(rows), *against.against_grid(rows), against.NOTE))
-    if not (rows := solved.solve_rates(here)).empty:
-        found.append((solved.solved_title(rows), *solved.solved_grid(rows), solved.NOTE))
-    if (recall := recall_grid(slice_table(here))) is not None:
-        found.append(recall)
-    if (steps := steps_grid(here, task, scale)) is not None:
-        found.append((*steps, ""))
-    return found
+    tables = []
+    runs = frame[(frame["task"] == task) & (frame["scale"] == scale)]
+    if "further" in runs and not (tests := further_scores(runs)).empty:
+        name = title(arm_table(runs))
+        tables.append((f"Extra evaluations, {name}", *further_grid(tests), ""))
+    if not (rows := gap.gaps(runs)).empty:
+        tables.append((gap.gap_title(rows), *gap.gap_grid(rows), gap.NOTE))
+    if not (rows := against.against_scores(runs)).empty:
+        tables.append((against.against_title(rows), *against.against_grid(rows), against.NOTE))
+    if not (rows := solved.solve_rates(runs)).empty:
+        tables.append((solved.solved_title(rows), *solved.solved_grid(rows), solved.NOTE))
+    if (recall := recall_grid(slice_table(runs))) is not None:
+        tables.append(recall)
+    if (steps := steps_grid(runs, task, scale)) is not None:
+        tables.append((*steps, ""))
+    return tables
 
 
 def _rich_grid(head: list[str], rows: list[list[str]]) -> Table:
