@@ -1,4 +1,4 @@
-"""Matplotlib figures of ``analysis.experts``: each a function of its frame, a panel for each layer."""
+"""Matplotlib figures of ``analysis.experts``, each with a panel for each layer."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from analysis.figures.style import PALETTE
 COLUMNS = 4
 """Panels in a row."""
 WRITTEN_EXPERTS = 16
-"""Numbers are written into cells up to this many experts."""
+"""Maximum number of experts for which the cells contain their values."""
 RANGE = 2.0
-"""Colours of shares end at 2^2 times chance, and at a quarter of it."""
+"""Limit of the colour scale: 2^2 times chance, and a quarter of it."""
 
 
 def training_figure(history: pd.DataFrame, load: pd.DataFrame) -> Figure:
-    """Load of each expert above, router saturation below, by training tokens; a column for each layer."""
+    """Draw the load of each expert (top) and router saturation (bottom) by tokens, a column per layer."""
     layers = list(history["layer"].unique())
     figure = Figure(figsize=(1 + 3.4 * len(layers), 6.0), facecolor="white", layout="constrained")
     panels = figure.subplots(2, len(layers), sharex=True, sharey="row", squeeze=False)
     for column, layer in enumerate(layers):
         above, below = panels[0][column], panels[1][column]
-        own = load[load["layer"] == layer]
-        for expert, points in own.groupby("expert"):
+        layer_load = load[load["layer"] == layer]
+        for expert, points in layer_load.groupby("expert"):
             colour = PALETTE[int(expert) % len(PALETTE)]
             above.plot(points["tokens"], points["load"], color=colour, label=str(expert))
-        above.axhline(1 / own["expert"].nunique(), color="#8A8A8A", linestyle="--")
-        found = history[history["layer"] == layer]
-        below.plot(found["tokens"], found["saturation"], color=PALETTE[0], marker="o", markersize=3)
-        below.plot(found["tokens"], found["chance"], color="#8A8A8A", linestyle="--")
+        above.axhline(1 / layer_load["expert"].nunique(), color="#8A8A8A", linestyle="--")
+        recordings = history[history["layer"] == layer]
+        below.plot(recordings["tokens"], recordings["saturation"], color=PALETTE[0], marker="o", markersize=3)
+        below.plot(recordings["tokens"], recordings["chance"], color="#8A8A8A", linestyle="--")
         above.set_title(str(layer), fontsize=10)
         below.set_xlabel("training tokens")
         for panel in (above, below):
@@ -49,7 +49,7 @@ def training_figure(history: pd.DataFrame, load: pd.DataFrame) -> Figure:
 
 
 def share_figure(frame: pd.DataFrame, group: str) -> Figure:
-    """Shares of groups (down) by expert (across); red is more than by chance, blue is less."""
+    """Draw the fraction of each group (rows) by expert (columns); red: more than by chance, blue: less."""
     layers = list(frame["layer"].unique())
     groups = list(frame[group].unique())
     figure, panels = _panels(layers, len(groups))
@@ -67,7 +67,7 @@ def share_figure(frame: pd.DataFrame, group: str) -> Figure:
 
 
 def coactivation_figure(frame: pd.DataFrame) -> Figure:
-    """Of the tokens of an expert (down), the share that chose another too (across)."""
+    """Draw the fraction of an expert's tokens (rows) that also chose another expert (columns)."""
     layers = list(frame["layer"].unique())
     figure, panels = _panels(layers, int(frame["expert"].max()) + 1)
     image = None
@@ -98,7 +98,7 @@ def _panels(layers: list[str], height: int) -> tuple[Figure, list[Any]]:
 
 
 def _write(panel: Any, values: np.ndarray, strong: np.ndarray) -> None:
-    """Writes the numbers into the cells, white where the colour is ``strong``."""
+    """Write the values into the cells, in white if the background is ``strong``."""
     if values.shape[1] > WRITTEN_EXPERTS:
         return
     panel.set_xticks(range(values.shape[1]))

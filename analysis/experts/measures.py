@@ -1,6 +1,6 @@
-"""What is measured of the choices of routers, as OLMoE defines it (arXiv 2409.02060, section 5).
+"""Measures of the choices of routers, as defined by OLMoE (arXiv 2409.02060, section 5).
 
-Choices are the experts (N, K) of N tokens; -1 stands for no expert, where experts choose tokens.
+Choices are the experts (N, K) of N tokens; -1 means no expert, if experts choose tokens.
 
 Shapes: N tokens, K choices of a token, X experts, G groups of tokens.
 """
@@ -11,29 +11,29 @@ import numpy as np
 from numpy.typing import NDArray
 
 MIN_OCCURRENCES = 10
-"""Tokens of the vocabulary that occur less often say nothing."""
+"""Minimum number of occurrences of a vocabulary token in the tables."""
 
 Choices = NDArray[np.integer]
 
 
 def visits(expert_NK: Choices, num_experts: int) -> NDArray[np.bool_]:
-    """Whether each token chose each expert, (N, X)."""
+    """Return whether each token chose each expert (N, X)."""
     visits_NX = np.zeros((len(expert_NK), num_experts + 1), dtype=bool)
     np.put_along_axis(visits_NX, np.where(expert_NK < 0, num_experts, expert_NK), True, axis=1)
     return visits_NX[:, :num_experts]
 
 
 def saturation(then_NK: Choices, final_NK: Choices, num_experts: int) -> float:
-    """Share of the final choices of the same tokens that were made already then; by chance, k/X.
+    """Return the fraction of a token's final experts that it had chosen earlier; by chance, k/X.
 
-    The mean over tokens of what two sets of k experts have in common, over k.
+    This is the size of the intersection of the two sets of k experts divided by k, averaged over tokens.
     """
     final_NX = visits(final_NK, num_experts)
     return float((visits(then_NK, num_experts) & final_NX).sum() / final_NX.sum())
 
 
 def coactivation(visits_NX: NDArray[np.bool_]) -> NDArray[np.float64]:
-    """N_ij / N_i (X, X): of the tokens of expert i, the share that chose j too; NaN where i = j."""
+    """Return N_ij / N_i (X, X), the fraction of expert i's tokens that also chose j; NaN for i = j."""
     count_XX = visits_NX.T.astype(np.float64) @ visits_NX.astype(np.float64)
     share_XX = _ratio(count_XX, np.diag(count_XX)[:, None])
     np.fill_diagonal(share_XX, np.nan)
@@ -43,9 +43,9 @@ def coactivation(visits_NX: NDArray[np.bool_]) -> NDArray[np.float64]:
 def specialisation(
     visits_NX: NDArray[np.bool_], group_N: NDArray[np.integer], num_groups: int
 ) -> NDArray[np.float64]:
-    """N_{X,G} / N_G (G, X): of the tokens of a group, the share that chose each expert; by chance, k/X.
+    """Return N_{X,G} / N_G (G, X), the fraction of a group's tokens that chose each expert; by chance, k/X.
 
-    Groups are domains, tokens of the vocabulary or kinds of words. NaN for a group without tokens.
+    Groups are domains, tokens of the vocabulary or word classes. NaN for a group without tokens.
     """
     count_GX = np.zeros((num_groups, visits_NX.shape[1]))
     np.add.at(count_GX, group_N, visits_NX)
@@ -55,19 +55,19 @@ def specialisation(
 def composition(
     visits_NX: NDArray[np.bool_], group_N: NDArray[np.integer], num_groups: int
 ) -> NDArray[np.float64]:
-    """N_{X,G} / N_X (G, X): of the tokens of an expert, the share of each group. NaN for an idle expert."""
+    """Return N_{X,G} / N_X (G, X), the fraction of an expert's tokens in each group; NaN without tokens."""
     count_GX = np.zeros((num_groups, visits_NX.shape[1]))
     np.add.at(count_GX, group_N, visits_NX)
     return _ratio(count_GX, visits_NX.sum(0)[None])
 
 
 def chance(visits_NX: NDArray[np.bool_]) -> float:
-    """k/X: the share of tokens that each expert has where routing knows nothing."""
+    """Return k/X, the expected fraction of tokens of each expert under random routing."""
     return float(visits_NX.mean())
 
 
 def _ratio(count: NDArray[np.float64], total: NDArray[np.number]) -> NDArray[np.float64]:
-    """The quotient, NaN where the total is zero."""
+    """Return the quotient, NaN if the total is zero."""
     return np.divide(
         count, total, out=np.full(count.shape, np.nan), where=np.broadcast_to(total > 0, count.shape)
     )

@@ -1,6 +1,6 @@
-"""What ``analysis.experts`` reads: the recordings of a run, and what its last checkpoint does on text.
+"""Inputs of ``analysis.experts``: the routing recordings of a run, and the routing of its last checkpoint.
 
-Shapes: N tokens that are no padding, K choices of a token.
+Shapes: N tokens without padding, K choices of a token.
 """
 
 from __future__ import annotations
@@ -33,33 +33,33 @@ from experiments.tracking.run_folder import RunFolder
 from experiments.training.router_probe import STATISTICS, choices, probe_view, read_tokens, routed
 
 DOMAINS = {"language reference": "embedded_reference", "library docstrings": "embedded_library"}
-"""Sources of text that a run on text is asked about, by the names they have in tables."""
+"""Text sources on which a run on text is evaluated, by their name in tables."""
 
 BATCH_SIZE = 16
 
 
 @dataclass(frozen=True, kw_only=True)
 class LayerTokens:
-    """One layer of experts and the tokens that came through it, padding left out."""
+    """The tokens routed by one layer of experts, without padding."""
 
     layer: str
     num_experts: int
     expert_NK: Choices
     token_N: NDArray[np.integer]
-    """The token that stands there as the model reads it."""
+    """Input token at each position."""
     predicted_N: NDArray[np.integer] | None
-    """The most likely token at each place, -1 where none is predicted; None where the layer predicts none."""
+    """Most likely token at each position, -1 without prediction; None if the layer's stack predicts none."""
     kind_N: NDArray[np.uint8] | None
-    """Kind of word, a number in ``token_kinds.KINDS``; None where there is no text."""
+    """Word class, an index into ``token_kinds.KINDS``; None if the task has no text."""
     code_N: NDArray[np.bool_] | None
-    """Whether its line looks like code; None where there is no text."""
+    """Whether the token's line looks like code; None if the task has no text."""
 
 
 def open_run(path: Path, device: torch.device) -> LoadedModel:
-    """The last checkpoint of a run with experts, ready to be used on its own task.
+    """Load the last checkpoint of a run with experts, with its task.
 
     Raises:
-        ConfigError: the folder is no run, or its model has no experts.
+        ConfigError: the folder is not a run, or its model has no experts.
     """
     if not str(path) or not is_run_folder(path):
         raise ConfigError(f"run={path}: a Hugging Face folder was not trained here: name the folder of a run")
@@ -74,11 +74,11 @@ def open_run(path: Path, device: torch.device) -> LoadedModel:
 
 
 def _own_task(run: StoredRun, path: Path, source: str | None = None) -> Task:
-    """The run's task with the run's tokenizer; on another source of text, where one is named."""
+    """Return the run's task with the run's tokenizer, on the text of ``source`` if it is given."""
     config = run.task
     if isinstance(config, TextConfig) and source is not None:
         tokenizer = config.tokenizer
-        if tokenizer.kind != "bytes":  # the run keeps what it was trained with
+        if tokenizer.kind != "bytes":  # use the tokenizer that the run was trained with
             tokenizer = dataclasses.replace(tokenizer, kind="folder", path=str(path), normalization=[])
         config = TextConfig(
             source=source,
@@ -91,7 +91,7 @@ def _own_task(run: StoredRun, path: Path, source: str | None = None) -> Task:
 
 
 def domain_tasks(saved: LoadedModel) -> dict[str, Task]:
-    """The task of each domain; empty where the run was not trained on text."""
+    """Return the task of each domain; empty if the run was not trained on text."""
     run = saved.run
     assert run is not None
     if not issubclass(run.task_class, Text):
@@ -100,33 +100,33 @@ def domain_tasks(saved: LoadedModel) -> dict[str, Task]:
 
 
 def load_recordings(path: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """The numbers of each recording and layer, and the load of each expert; both empty where there are none.
+    """Return the statistics of each recording and layer, and the load of each expert.
 
     Returns:
         Columns ``step tokens layer``, ``experiments.training.router_probe.STATISTICS``, ``saturation``
-        (against the last recording; NaN where its file is missing) and ``chance``; and
-        ``step tokens layer expert load``.
+        (against the last recording; NaN if its file is missing) and ``chance``; and
+        ``step tokens layer expert load``. Both are empty without recordings.
     """
     rows, loads = [], []
     final: dict[str, Choices] = {}
     recorded = _recorded(path)
     for row in reversed(recorded):
         file = path / "routing" / f"step-{row.step:08d}.safetensors"
-        found = load_file(file) if file.is_file() else {}
-        final = final or found
+        stored = load_file(file) if file.is_file() else {}
+        final = final or stored
         measured = row.measured
         for key in measured:
             layer, _, name = key.rpartition("/")
             if name != "load":
                 continue
-            place = {"step": row.step, "tokens": row.tokens, "layer": layer}
+            common = {"step": row.step, "tokens": row.tokens, "layer": layer}
             X = len(measured[key])
-            loads += [{**place, "expert": i, "load": float(share)} for i, share in enumerate(measured[key])]
-            values = {each: float(measured[f"{layer}/{each}"]) for each in STATISTICS}
-            known = layer in found
-            values["saturation"] = saturation(found[layer], final[layer], X) if known else float("nan")
-            values["chance"] = float((final[layer] >= 0).sum(1).mean() / X) if known else float("nan")
-            rows.append(place | values)
+            loads += [{**common, "expert": i, "load": float(load)} for i, load in enumerate(measured[key])]
+            values = {statistic: float(measured[f"{layer}/{statistic}"]) for statistic in STATISTICS}
+            is_stored = layer in stored
+            values["saturation"] = saturation(stored[layer], final[layer], X) if is_stored else float("nan")
+            values["chance"] = float((final[layer] >= 0).sum(1).mean() / X) if is_stored else float("nan")
+            rows.append(common | values)
     order = ["layer", "step"]
     if not rows:
         return pd.DataFrame(), pd.DataFrame()
@@ -137,13 +137,13 @@ def load_recordings(path: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
 
 
 def _recorded(path: Path) -> list[MetricRow]:
-    """Return the rows of kind ``routing`` of metrics.jsonl, the earliest first."""
+    """Return the rows of metrics.jsonl with the kind ``routing``, sorted by step."""
     rows: list[MetricRow] = [row for row in RunFolder(path).rows() if row.kind == "routing"]
     return sorted(rows, key=lambda row: row.step)
 
 
 def follow(saved: LoadedModel, task: Task, split: str, examples: int) -> list[LayerTokens]:
-    """What every layer of experts does with the first examples of a split, as shown in training."""
+    """Return the routing of the first examples of a split by every layer of experts, with training inputs."""
     objective = type(saved.objective)(saved.objective.config, task)
     available = task.num_examples(split)
     total = examples if available is None else min(examples, available)
@@ -159,7 +159,7 @@ def follow(saved: LoadedModel, task: Task, split: str, examples: int) -> list[La
             predicted_BT = logits_BTV.argmax(-1).cpu().masked_fill(view.weight_BT == 0, -1)
         for layer, record in records.items():
             tokens_BT, valid_BT = read_tokens(view, layer), record.valid_BT.cpu()
-            said_BT = predicted_BT if tokens_BT is view.tokens_BT else None
+            layer_predicted_BT = predicted_BT if tokens_BT is view.tokens_BT else None
             assert tokens_BT.shape == valid_BT.shape, (layer, tokens_BT.shape, valid_BT.shape)
             kinds = _kinds(saved, task, view, batch, tokens_BT)
             parts.setdefault(layer, []).append(
@@ -168,43 +168,43 @@ def follow(saved: LoadedModel, task: Task, split: str, examples: int) -> list[La
                     num_experts=record.num_experts,
                     expert_NK=choices(record).numpy(),
                     token_N=tokens_BT[valid_BT].numpy(),
-                    predicted_N=None if said_BT is None else said_BT[valid_BT].numpy(),
+                    predicted_N=None if layer_predicted_BT is None else layer_predicted_BT[valid_BT].numpy(),
                     kind_N=None if kinds is None else kinds[0][valid_BT.numpy()],
                     code_N=None if kinds is None else kinds[1][valid_BT.numpy()],
                 )
             )
-    return [_joined(each) for each in parts.values()]
+    return [_joined(layer_parts) for layer_parts in parts.values()]
 
 
 def _joined(parts: list[LayerTokens]) -> LayerTokens:
-    first = parts[0]
+    template = parts[0]
     arrays: dict[str, Any] = {
         name: None if value is None else np.concatenate([getattr(part, name) for part in parts])
-        for name, value in vars(first).items()
+        for name, value in vars(template).items()
         if name.endswith(("_N", "_NK"))
     }
-    return dataclasses.replace(first, **arrays)
+    return dataclasses.replace(template, **arrays)
 
 
 def _kinds(
     saved: LoadedModel, task: Task, view: View, batch: Batch, tokens_BT: Tensor
 ) -> tuple[NDArray[np.uint8], NDArray[np.bool_]] | None:
-    """Kind and line of each token (B, T) that a layer reads; None where the task has no text.
+    """Return word class, and whether the line is code, of each token (B, T) of a layer; None without text.
 
-    Where the model reads the example itself, or the same one place later, kinds are those of the words of
-    the example, hidden ones too; the examples of a text follow one another. Elsewhere (a source with
-    sentinels, padding) a token has the kind of the word it lies in as the model reads it.
+    If the model reads the example itself, or the example shifted by one position, classes are those of the
+    example's words, including masked ones; examples of a text are contiguous. Otherwise (a source with
+    sentinels, padding) a token has the class of its word in the model's input.
     """
     if task.tokenizer is None:
         return None
     pieces = task.tokenizer.token_bytes
-    same = tokens_BT.shape == batch.tokens_BT.shape
-    shifted = same and bool((tokens_BT[:, 1:] == batch.context_BT[:, :-1]).all())
+    same_shape = tokens_BT.shape == batch.tokens_BT.shape
+    shifted = same_shape and bool((tokens_BT[:, 1:] == batch.context_BT[:, :-1]).all())
     capabilities = saved.model.capabilities
-    filled = same and not capabilities.causal and not capabilities.encoder_decoder
-    if not batch.whole or not (shifted or filled):
-        each = [token_kinds([pieces[token] for token in row]) for row in tokens_BT.tolist()]
-        return np.stack([kinds for kinds, _ in each]), np.stack([code for _, code in each])
+    reads_example = same_shape and not capabilities.causal and not capabilities.encoder_decoder
+    if not batch.whole or not (shifted or reads_example):
+        row_kinds = [token_kinds([pieces[token] for token in row]) for row in tokens_BT.tolist()]
+        return np.stack([kinds for kinds, _ in row_kinds]), np.stack([code for _, code in row_kinds])
     flat = token_kinds([pieces[token] for token in batch.tokens_BT.flatten().tolist()])
     shape = batch.tokens_BT.shape
     kinds_BT, code_BT = flat[0].reshape(shape), flat[1].reshape(shape)

@@ -1,4 +1,4 @@
-"""The tables of ``analysis.experts``, each a tidy frame, and the short ones that are printed."""
+"""The tables of ``analysis.experts``: tidy frames, and short grids that are printed."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from analysis.experts.token_kinds import KINDS
 from analysis.tables import markdown
 
 SIDES = ("input", "predicted")
-"""By which token vocabulary specialisation is counted: the one that is read, or the most likely next."""
+"""Token by which vocabulary specialisation is counted: the input token, or the most likely next token."""
 SHOWN_TOKENS = 5
 """Tokens of the vocabulary that are printed for an expert."""
 
@@ -43,7 +43,7 @@ class Grid:
         return "\n".join(lines) + "\n"
 
     def text(self, width: int) -> str:
-        """As plain text."""
+        """Return the table as plain text."""
         table = Table(box=box.SIMPLE, pad_edge=False, padding=(0, 1, 0, 0), title_justify="left")
         for index, name in enumerate(self.head):
             table.add_column(name, justify="left" if index == 0 else "right", no_wrap=index == 0)
@@ -58,12 +58,15 @@ class Grid:
 
 
 def coactivation_frame(layers: Sequence[LayerTokens]) -> pd.DataFrame:
-    """``layer expert other share chance``: of the tokens of ``expert``, those that chose ``other`` too."""
+    """Return the frame of co-activation: the fraction of the tokens of ``expert`` that also chose ``other``.
+
+    Columns: ``layer expert other share chance``.
+    """
     rows = []
     for layer in layers:
         visits_NX = visits(layer.expert_NK, layer.num_experts)
         share_XX = coactivation(visits_NX)
-        # By chance, the k - 1 other choices of a token fall evenly on the X - 1 other experts.
+        # By chance, the k - 1 other choices of a token are uniform over the X - 1 other experts.
         even = (visits_NX.sum(1).mean() - 1) / max(1, layer.num_experts - 1)
         for i, j in zip(*np.nonzero(~np.eye(layer.num_experts, dtype=bool)), strict=True):
             rows.append(
@@ -78,43 +81,44 @@ def coactivation_frame(layers: Sequence[LayerTokens]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["layer", "expert", "other", "share", "chance"])
 
 
-def group_frame(layer: LayerTokens, group_N: np.ndarray, names: Sequence[str], what: str) -> pd.DataFrame:
-    """``layer WHAT tokens expert share of_expert chance`` for every group that has tokens.
+def group_frame(layer: LayerTokens, group_N: np.ndarray, names: Sequence[str], column: str) -> pd.DataFrame:
+    """Return one row for each expert and group that has tokens.
 
-    ``share`` is N_{X,G}/N_G, of the group's tokens those that chose the expert; ``of_expert`` is N_{X,G}/N_X.
+    Columns: ``layer COLUMN tokens expert share of_expert chance``. ``share`` is N_{X,G}/N_G, the fraction of
+    the group's tokens that chose the expert; ``of_expert`` is N_{X,G}/N_X. ``column`` has the group's name.
     """
     visits_NX = visits(layer.expert_NK, layer.num_experts)
     share_GX = specialisation(visits_NX, group_N, len(names))
-    part_GX = composition(visits_NX, group_N, len(names))
+    composition_GX = composition(visits_NX, group_N, len(names))
     count_G = np.bincount(group_N, minlength=len(names))
     group_M, expert_M = np.nonzero(np.broadcast_to(count_G[:, None] > 0, share_GX.shape))
     return pd.DataFrame(
         {
             "layer": layer.layer,
-            what: [names[int(g)] for g in group_M],
+            column: [names[int(g)] for g in group_M],
             "tokens": count_G[group_M],
             "expert": expert_M,
             "share": share_GX[group_M, expert_M],
-            "of_expert": part_GX[group_M, expert_M],
+            "of_expert": composition_GX[group_M, expert_M],
             "chance": chance(visits_NX),
         }
     )
 
 
 def kinds_frame(layers: Sequence[LayerTokens]) -> pd.DataFrame:
-    """``group_frame`` by kind of word; empty where there is no text."""
+    """Return ``group_frame`` by word class; empty without text."""
     return _joined(
-        [group_frame(each, each.kind_N, KINDS, "kind") for each in layers if each.kind_N is not None]
+        [group_frame(layer, layer.kind_N, KINDS, "kind") for layer in layers if layer.kind_N is not None]
     )
 
 
 def domains_frame(domains: dict[str, list[LayerTokens]]) -> pd.DataFrame:
-    """``group_frame`` by domain, then by lines of code and of prose in all domains together."""
+    """Return ``group_frame`` by domain, then by lines of code and of prose over all domains."""
     frames = []
     names = list(domains)
     for parts in zip(*domains.values(), strict=True):
         sizes = [len(part.expert_NK) for part in parts]
-        whole = LayerTokens(
+        merged = LayerTokens(
             layer=parts[0].layer,
             num_experts=parts[0].num_experts,
             expert_NK=np.concatenate([part.expert_NK for part in parts]),
@@ -123,36 +127,37 @@ def domains_frame(domains: dict[str, list[LayerTokens]]) -> pd.DataFrame:
             kind_N=None,
             code_N=np.concatenate([part.code_N for part in parts if part.code_N is not None]),
         )
-        assert whole.code_N is not None
-        frames.append(group_frame(whole, np.repeat(np.arange(len(names)), sizes), names, "domain"))
+        assert merged.code_N is not None
+        frames.append(group_frame(merged, np.repeat(np.arange(len(names)), sizes), names, "domain"))
         frames.append(
-            group_frame(whole, whole.code_N.astype(int), ["lines of prose", "lines of code"], "domain")
+            group_frame(merged, merged.code_N.astype(int), ["lines of prose", "lines of code"], "domain")
         )
     return _joined(frames)
 
 
 def vocabulary_frame(layers: Sequence[LayerTokens], texts: Sequence[str]) -> pd.DataFrame:
-    """``group_frame`` by token of the vocabulary, those of ``MIN_OCCURRENCES`` or more, with its ``side``.
+    """Return ``group_frame`` by vocabulary token with ``MIN_OCCURRENCES`` or more, with a column ``side``.
 
     Args:
-        texts: how each token is written in a table.
+        layers: the tokens of each layer.
+        texts: representation of each token in a table.
     """
     frames = []
     for layer in layers:
-        for side, token_N in zip(SIDES, (layer.token_N, layer.predicted_N), strict=True):
+        for role, token_N in zip(SIDES, (layer.token_N, layer.predicted_N), strict=True):
             if token_N is None:
                 continue
-            known = token_N >= 0
+            has_token = token_N >= 0
             part = LayerTokens(
                 layer=layer.layer,
                 num_experts=layer.num_experts,
-                expert_NK=layer.expert_NK[known],
-                token_N=token_N[known],
+                expert_NK=layer.expert_NK[has_token],
+                token_N=token_N[has_token],
                 predicted_N=None,
                 kind_N=None,
                 code_N=None,
             )
-            frame = group_frame(part, part.token_N, texts, "token").assign(side=side)
+            frame = group_frame(part, part.token_N, texts, "token").assign(side=role)
             frames.append(frame[frame["tokens"] >= MIN_OCCURRENCES])
     return _joined(frames)
 
@@ -162,15 +167,15 @@ def _joined(frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
 
 
 def training_grid(history: pd.DataFrame) -> Grid:
-    """The first, middle and last recording of each layer."""
+    """Return the first, middle and last recording of each layer."""
     rows = []
-    for layer, found in history.groupby("layer", sort=False):
-        for place in dict.fromkeys((0, len(found) // 2, len(found) - 1)):
-            one = found.iloc[place]
+    for layer, recordings in history.groupby("layer", sort=False):
+        for index in dict.fromkeys((0, len(recordings) // 2, len(recordings) - 1)):
+            row = recordings.iloc[index]
             rows.append(
                 [
-                    str(layer), f"{one['step']:,}", f"{one['saturation']:.2f} ({one['chance']:.2f})",
-                    *(f"{one[name]:.3f}" for name in (
+                    str(layer), f"{row['step']:,}", f"{row['saturation']:.2f} ({row['chance']:.2f})",
+                    *(f"{row[name]:.3f}" for name in (
                         "load_entropy", "max_violation", "mean_violation", "dropped_share",
                         "dropped_in_training", "gate_mean", "router_entropy", "logit_norm",
                     )),
@@ -184,7 +189,7 @@ def training_grid(history: pd.DataFrame) -> Grid:
 
 
 def share_grids(frame: pd.DataFrame, group: str, title: str) -> list[Grid]:
-    """A grid for each layer: groups down, experts across, shares N_{X,G}/N_G."""
+    """Return a grid for each layer with N_{X,G}/N_G: groups as rows, experts as columns."""
     grids = []
     for layer, rows in frame.groupby("layer", sort=False):
         shares = rows.pivot_table(index=group, columns="expert", values="share", sort=False)
@@ -197,17 +202,17 @@ def share_grids(frame: pd.DataFrame, group: str, title: str) -> list[Grid]:
 
 
 def vocabulary_grid(frame: pd.DataFrame) -> Grid:
-    """For each layer and side, how much of a token goes to the expert it chooses most; and which go where."""
+    """Return for each layer and side the mean highest fraction of a token at one expert, and top tokens."""
     rows = []
-    for (layer, side), part in frame.groupby(["layer", "side"], sort=False):
+    for (layer, role), part in frame.groupby(["layer", "side"], sort=False):
         highest = part.groupby("token")["share"].max().mean()
-        first = [
-            f"{expert}: " + " ".join(own.nlargest(SHOWN_TOKENS, "share")["token"])
-            for expert, own in part.groupby("expert")
+        tokens_of_experts = [
+            f"{expert}: " + " ".join(expert_rows.nlargest(SHOWN_TOKENS, "share")["token"])
+            for expert, expert_rows in part.groupby("expert")
         ]
         rows.append(
-            [str(layer), str(side), f"{part['token'].nunique()}", f"{highest:.2f}",
-             f"{part['chance'].iloc[0]:.2f}", "; ".join(first)]
+            [str(layer), str(role), f"{part['token'].nunique()}", f"{highest:.2f}",
+             f"{part['chance'].iloc[0]:.2f}", "; ".join(tokens_of_experts)]
         )  # fmt: skip
     return Grid(
         title=f"Vocabulary specialisation (tokens with {MIN_OCCURRENCES} or more occurrences)",
@@ -224,16 +229,16 @@ def vocabulary_grid(frame: pd.DataFrame) -> Grid:
 
 
 def coactivation_grid(frame: pd.DataFrame) -> Grid:
-    """The most frequent pair of each layer."""
+    """Return the most frequent pair of experts of each layer."""
     rows = []
     for layer, pairs in frame.groupby("layer", sort=False):
-        best = pairs.loc[pairs["share"].idxmax()] if pairs["share"].notna().any() else pairs.iloc[0]
+        closest = pairs.loc[pairs["share"].idxmax()] if pairs["share"].notna().any() else pairs.iloc[0]
         rows.append(
             [
                 str(layer),
-                f"{best['expert']} with {best['other']}",
-                f"{best['share']:.2f}",
-                f"{best['chance']:.2f}",
+                f"{closest['expert']} with {closest['other']}",
+                f"{closest['share']:.2f}",
+                f"{closest['chance']:.2f}",
             ]
         )
     head = ["layer", "closest pair", "share of the first's tokens", "by chance"]

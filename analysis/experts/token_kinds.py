@@ -1,8 +1,8 @@
-"""Kinds of words in English text with code in it, by word lists and spelling. Transparent, and rough.
+"""Word classes in English text that contains code, by word lists and spelling. Transparent, and approximate.
 
-A character has the kind of the word it lies in:
+A character has the class of its word:
 
-    whitespace   spaces and line breaks, in code too
+    whitespace   spaces and line breaks, also in code
     code         everything else in a line that looks like code, and words with ``_``, ``()`` or inner dots
     punctuation  characters that are neither letters, digits nor spaces
     number       words that begin with a digit
@@ -12,10 +12,10 @@ A character has the kind of the word it lies in:
     name         capitalised words that do not open a sentence or a line
     other        the rest: nouns, adjectives, adverbs, and verbs the list lacks
 
-What it gets wrong: a word has one kind whatever it does in its sentence ("the call" counts as a verb);
+Limitations: a word has one class regardless of its role in the sentence ("the call" counts as a verb);
 capitalised nouns of headings count as names, names at the beginning of a sentence do not; a line of code
-without any of the marks below counts as prose; a text that begins or ends within a word or a line is judged
-by what is there. No tagger was trained and none was measured against.
+without the marks below counts as prose; a word or line that is cut off is classified by its visible part. The
+classes were not compared with those of a trained tagger.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ KINDS = (
     "whitespace", "punctuation", "connective", "function", "verb", "number", "name", "code", "other",
     "special",
 )  # fmt: skip
-"""In the order of their numbers. ``special`` is for tokens that stand for no text."""
+"""Classes in the order of their indices. ``special`` is for tokens without text."""
 SPECIAL = KINDS.index("special")
 
 CONNECTIVES = frozenset(
@@ -70,11 +70,11 @@ _ENDING = re.compile(r"[a-z]{2,}(?:ing|(?:i[sz]|if[iy])(?:e|es|ed|y|ies))")
 _WORD = re.compile(r"[^\W\d_][\w']*|\d[\w.]*\w|\d|\w+")
 _CODE_WORD = re.compile(r"\w*_\w*(?:\.\w+)*(?:\(\))?|\w{2,}(?:\.\w+)+(?:\(\))?|\w+\(\)")
 _OPENS = re.compile(r"(?:^|[.!?:][\"')\]]*)\s*[\"'(\[*`]*$")
-"""What stands before the first word of a sentence, on its line."""
+"""Text before the first word of a sentence, on its line."""
 
 
 def character_kinds(text: str) -> NDArray[np.uint8]:
-    """The kind of each character, as its number in ``KINDS``."""
+    """Return the class of each character, as an index into ``KINDS``."""
     kinds = np.full(len(text), KINDS.index("punctuation"), dtype=np.uint8)
     begin = 0
     for line in text.splitlines(keepends=True):
@@ -88,18 +88,18 @@ def _line_kinds(line: str) -> NDArray[np.uint8]:
     if is_code(line):
         kinds[:] = KINDS.index("code")
     else:
-        for found in _WORD.finditer(line):
-            kind = word_kind(found[0], opens=_OPENS.search(line[: found.start()]) is not None)
-            kinds[found.start() : found.end()] = KINDS.index(kind)
-        for found in _CODE_WORD.finditer(line):
-            if not found[0][0].isdigit():
-                kinds[found.start() : found.end()] = KINDS.index("code")
+        for match in _WORD.finditer(line):
+            kind = word_kind(match[0], opens=_OPENS.search(line[: match.start()]) is not None)
+            kinds[match.start() : match.end()] = KINDS.index(kind)
+        for match in _CODE_WORD.finditer(line):
+            if not match[0][0].isdigit():
+                kinds[match.start() : match.end()] = KINDS.index("code")
     kinds[[c.isspace() for c in line]] = KINDS.index("whitespace")
     return kinds
 
 
 def word_kind(word: str, *, opens: bool) -> str:
-    """The kind of a word of prose; ``opens`` where it opens a sentence or a line."""
+    """Return the class of a word of prose; ``opens`` is True for the first word of a sentence or a line."""
     lower = word.lower()
     if word[0].isdigit():
         return "number"
@@ -125,12 +125,12 @@ def _is_verb(word: str) -> bool:
 
 
 def token_kinds(pieces: list[bytes]) -> tuple[NDArray[np.uint8], NDArray[np.bool_]]:
-    """The kind of each token of a text, and whether its line looks like code.
+    """Return the class of each token of a text, and whether its line looks like code.
 
-    A token has the kind of its first character that is no whitespace; one that is empty is ``special``.
+    A token has the class of its first non-whitespace character; an empty token is ``special``.
 
     Args:
-        pieces: the bytes behind each token, in order.
+        pieces: the bytes of each token, in order.
     """
     data = b"".join(pieces)
     text = data.decode("utf-8", "surrogateescape")
@@ -146,7 +146,7 @@ def token_kinds(pieces: list[bytes]) -> tuple[NDArray[np.uint8], NDArray[np.bool
     begin = 0
     for i, piece in enumerate(pieces):
         if piece:
-            first = begin + min(len(piece) - len(piece.lstrip()), len(piece) - 1)
-            kinds[i], code[i] = byte_kind[first], in_code[first]
+            first_byte = begin + min(len(piece) - len(piece.lstrip()), len(piece) - 1)
+            kinds[i], code[i] = byte_kind[first_byte], in_code[first_byte]
         begin += len(piece)
     return kinds, code

@@ -1,7 +1,7 @@
-"""Records of claims: a sentence of the literature, what would refute it here, and which runs decide it.
+"""Records of claims: a statement from the literature, the outcome that refutes it, and the runs that test it.
 
-Each YAML in ``docs/findings/`` is one record, committed before its confirming runs. It holds no number of
-ours and no verdict: ``analysis.findings`` computes both.
+Each YAML in ``docs/findings/`` is one record, committed before its confirming runs. It contains no results
+and no verdict: ``analysis.findings`` computes both.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ RELATIONS = (BETTER, EQUAL)
 
 @dataclass(frozen=True, kw_only=True)
 class Claim:
-    """A claim of one source, as it is tested here."""
+    """A claim of one source, and how it is tested."""
 
     claim: str = ""
     """The claim in one sentence."""
     source: str = ""
-    """Authors, year, identifier, and where in it."""
+    """Authors, year, identifier, and section."""
     refuted_by: str = ""
-    """The outcome that would refute the claim at this size, in words."""
+    """Description of the outcome that would refute the claim at this size."""
     known: str = ""
-    """What was known when the record was written: pilots, earlier studies."""
+    """Evidence that existed when the record was written: pilots, earlier studies."""
     setting: str = ""
     """Models, size, budget, and how learning rates are chosen."""
     not_shown: str = ""
@@ -33,7 +33,7 @@ class Claim:
     effect: float = 0.0
     """Smallest difference of interest, in the unit of the score."""
     relation: str = BETTER
-    """``better``: ``model`` beats ``other`` by ``effect`` or more; ``equal``: they lie within it."""
+    """``better``: ``model`` beats ``other`` by ``effect`` or more; ``equal``: they differ by less."""
     track: str = ""
     """The track whose runs decide it; empty for a study."""
     frame: str = ""
@@ -43,13 +43,13 @@ class Claim:
     test: str = ""
     """The extra evaluation that counts, such as ``sequence_length=256``; empty for the workload's score."""
     model: dict[str, str] = field(default_factory=dict)
-    """The runs that are said to be better: column and value."""
+    """The runs that are claimed to be better: column and value."""
     other: dict[str, str] = field(default_factory=dict)
-    """The runs they are compared with."""
+    """The runs that they are compared with."""
     seeds: int = 5
-    """Seeds of each; fewer decide nothing."""
+    """Minimum number of seeds of each for a verdict."""
     commands: list[str] = field(default_factory=list)
-    """What trains the runs of a study's claim; a track's are known."""
+    """Commands that train the runs of a study's claim; those of a track are derived."""
 
     def __post_init__(self) -> None:
         for key in ("claim", "source", "refuted_by", "known", "setting", "not_shown", "workload"):
@@ -70,8 +70,8 @@ class Claim:
 
     @property
     def training_commands(self) -> list[str]:
-        """The commands that train the runs anew, whatever results are kept."""
+        """Return the commands that train the runs, regardless of stored results."""
         if self.frame:
             return self.commands
-        backbones = ",".join(side["backbone"] for side in (self.model, self.other))
+        backbones = ",".join(selection["backbone"] for selection in (self.model, self.other))
         return [f"archbench track {self.track} workloads={self.workload} backbones={backbones} --own-runs"]

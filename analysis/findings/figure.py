@@ -1,4 +1,4 @@
-"""The drawing of all claims: the seeds of both sides, a row for each claim."""
+"""The figure of all claims: the scores of both models by seed, with a row for each claim."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ ROW = 0.62
 
 
 def findings_figure(findings: Sequence[Finding]) -> Figure | None:
-    """Return the figure of all claims that have scores on both sides; None where there are none.
+    """Return the figure of all claims with scores for both models; None without any.
 
-    Each row has an axis of its own, in the unit of its score: above the seeds of the model that the claim
-    favours, below those of the other, with their means as bars.
+    Each row has a separate axis in the unit of its score. The upper points are the seeds of ``claim.model``,
+    the lower points those of ``claim.other``; bars are means.
     """
-    shown = [each for each in findings if each.scores[0] and each.scores[1]]
-    if not shown:
+    with_scores = [candidate for candidate in findings if candidate.scores[0] and candidate.scores[1]]
+    if not with_scores:
         return None
-    figure = Figure(figsize=(9, ROW * len(shown) + 0.4), layout="constrained", facecolor="white")
-    for number, finding in enumerate(shown, start=1):
-        axes = figure.add_subplot(len(shown), 1, number)
+    figure = Figure(figsize=(9, ROW * len(with_scores) + 0.4), layout="constrained", facecolor="white")
+    for position, finding in enumerate(with_scores, start=1):
+        axes = figure.add_subplot(len(with_scores), 1, position)
         for height, values, colour in zip(
             (1, 0), finding.scores, (COLOURS[finding.verdict], REFERENCE_COLOUR), strict=True
         ):
             axes.plot(values, [height] * len(values), "o", color=colour, alpha=0.6, markersize=5)
             axes.plot([fmean(values)], [height], "|", color=colour, markersize=16, markeredgewidth=2)
-        names = [", ".join(where.values()) for where in (finding.claim.model, finding.claim.other)]
+        names = [", ".join(selection.values()) for selection in (finding.claim.model, finding.claim.other)]
         axes.set_yticks([1, 0], names, fontsize=8)
         axes.set_ylim(-0.6, 1.6)
         axes.tick_params(axis="x", labelsize=7, pad=1)

@@ -42,7 +42,7 @@ ORDER = (CONFIRMED, REFUTED, UNDECIDED, NOT_RUN)
 
 
 def markdown(findings: Sequence[Finding], figure: str | None) -> str:
-    """Return the page. ``figure`` is the path of the drawing of all claims, from the page."""
+    """Return the page. ``figure`` is the path of the figure of all claims, relative to the page."""
     counts = ", ".join(
         f"{sum(finding.verdict == verdict for finding in findings)} {verdict}" for verdict in ORDER
     )
@@ -64,7 +64,7 @@ def _row(finding: Finding) -> str:
 
 
 def difference(finding: Finding) -> str:
-    """Return the difference with its interval; a dash where nothing was tested."""
+    """Return the difference with its interval; a dash if the claim was not tested."""
     if math.isnan(finding.difference) or math.isnan(finding.low):
         return "-"
     return f"{finding.difference:+.3f} [{finding.low:.3f}, {finding.high:.3f}]"

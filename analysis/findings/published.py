@@ -1,8 +1,8 @@
-"""Records of published numbers: what somebody reported, and where our number for it comes from.
+"""Records of published results: the values that a source reports, and the runs that reproduce them.
 
 Each YAML in ``docs/results/published/`` is one record: a table, a figure or a sentence of one source, with
-the study that repeats it. A record holds no number of ours and no verdict: ``analysis.findings`` computes
-both from the frames beside it.
+the study that reproduces it. A record contains no results of ours and no verdict: ``analysis.findings``
+computes both from the stored frames.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ DIRECTIONS = ("higher", "lower", "none")
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One number of the source."""
+    """One value of the source."""
 
     name: str = ""
-    """What was measured, in words of the source."""
+    """The measured quantity, as named by the source."""
     published: float | None = None
-    """The number, in the unit of the record; null where the source gives none for this row."""
+    """The value, in the unit of the record; null if the source gives no value for this row."""
     up_to: float | None = None
-    """The upper end, where a range was published."""
+    """The upper end of a published range."""
     words: str = ""
-    """What the source says where it gives no number: ``solves every length``."""
+    """Statement of the source if it gives no value, such as ``solves every length``."""
     where: dict[str, str] = field(default_factory=dict)
-    """Which runs of the frame are ours: column and value. Empty: none of them."""
+    """Our runs in the frame: column and value. Empty if there are none."""
     over: dict[str, str] = field(default_factory=dict)
-    """The number is a ratio to the runs with these values, paired by seed."""
+    """The value is a ratio to the runs with these column values, paired by seed."""
     test: str = ""
-    """A further test of these runs, such as ``sequence_length=256``; empty for the test as trained."""
+    """An extra evaluation of these runs, such as ``sequence_length=256``; empty for the test as trained."""
     tolerance: float | None = None
-    """How far our mean may lie from the number, or outside the range; null where only an order is claimed."""
+    """Allowed distance of our mean from the value or the range; null if only an order is claimed."""
 
     def __post_init__(self) -> None:
         if not self.name:
@@ -51,10 +51,10 @@ class Row:
 
 @dataclass(frozen=True, kw_only=True)
 class Order:
-    """A claim that each of some rows is better than each of others."""
+    """A claim that each row of ``better`` is better than each row of ``worse``."""
 
     claim: str = ""
-    """The claim in words."""
+    """The claim in one sentence."""
     better: list[str] = field(default_factory=list)
     """Names of rows."""
     worse: list[str] = field(default_factory=list)
@@ -67,10 +67,10 @@ class Order:
 
 @dataclass(frozen=True, kw_only=True)
 class Record:
-    """What one source reports, and how we ask the same."""
+    """Results of one source, and the study that reproduces them."""
 
     title: str = ""
-    """The question in a few words."""
+    """Short description of the question."""
     source: str = ""
     """Authors, year, identifier."""
     place: str = ""
@@ -78,29 +78,29 @@ class Record:
     setting: str = ""
     """The published setting: data, model, training, metric, how runs were chosen."""
     differs: str = ""
-    """How our setting differs, ``nothing`` included."""
+    """Differences of our setting; ``nothing`` if there are none."""
     tier: str = ""
-    """Hardware that our study takes: ``C``, ``G`` or ``cluster``."""
+    """Hardware that our study needs: ``C``, ``G`` or ``cluster``."""
     command: str = ""
-    """What runs our study, or prints our numbers."""
+    """Command that runs our study, or prints our results."""
     frame: str = ""
     """``docs/results/FRAME.parquet``, named like its study unless ``where`` names one; empty if not run."""
     unit: str = ""
-    """Of all numbers of the record."""
+    """Unit of all values of the record."""
     direction: str = "higher"
-    """Which numbers are better: ``higher`` or ``lower``; ``none`` for constants of a fit."""
+    """``higher`` or ``lower`` values are better; ``none`` for constants of a fit."""
     where: dict[str, str] = field(default_factory=dict)
     """Column and value that all rows share."""
     offset: float = 0.0
-    """Our number is (score - offset) times factor; such as chance, for an accuracy above chance."""
+    """Our value is (score - offset) * factor; for example chance, for an accuracy above chance."""
     factor: float = 1.0
-    """See offset; such as ln 2, for nats from bits."""
+    """See offset; for example ln 2, to convert bits to nats."""
     digits: int = 3
-    """Digits after the point."""
+    """Digits after the decimal point."""
     rows: list[Row] = field(default_factory=list)
-    """The numbers."""
+    """The published values."""
     orders: list[Order] = field(default_factory=list)
-    """What the numbers are said to show."""
+    """Orders that the source claims."""
 
     def __post_init__(self) -> None:
         for key in ("title", "source", "place", "setting", "differs", "command", "unit"):

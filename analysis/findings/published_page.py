@@ -1,4 +1,4 @@
-"""Published numbers beside ours: for the terminal, and as the Markdown of docs/results/published.md."""
+"""Published results next to ours: for the terminal, and as the Markdown of docs/results/published.md."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ out=docs` writes this page.
 """
 HEADERS = ("row", "published", "ours (seeds)", "verdict")
 KINDS = ("reproduced", "missed", "holds", "not separated", "does not hold")
-"""Beginnings of the verdicts on what was run."""
+"""Prefixes of the verdicts on records that were run."""
 NOT_RUN = "not run"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Line:
-    """One row of a record with our number."""
+    """One row of a record with our result."""
 
     row: Row
     ours: Estimate
@@ -66,7 +66,7 @@ class OrderVerdict:
 
 @dataclass(frozen=True, kw_only=True)
 class Page:
-    """One record with all that was found."""
+    """One record with our results and verdicts."""
 
     name: str
     record: Record
@@ -78,37 +78,37 @@ class Page:
 
 
 def published_text(row: Row, digits: int) -> str:
-    """What the source reports, as a cell."""
+    """Return the published value as a table cell."""
     if row.published is None:
         return row.words or "-"
-    numbers = [row.published] if row.up_to is None else [row.published, row.up_to]
-    shown = " to ".join(f"{number:.{digits}f}" for number in numbers)
-    return f"{shown} ({row.words})" if row.words else shown
+    values = [row.published] if row.up_to is None else [row.published, row.up_to]
+    text = " to ".join(f"{value:.{digits}f}" for value in values)
+    return f"{text} ({row.words})" if row.words else text
 
 
 def cells(line: Line, digits: int) -> list[str]:
-    """One row as text, a cell for each header."""
-    ours = "-"
+    """Return one row as text, a cell for each header."""
+    our_text = "-"
     if line.ours.n:
         half_width = "" if line.ours.half_width is None else f" ± {line.ours.half_width:.{digits}f}"
-        ours = f"{line.ours.mean:.{digits}f}{half_width} ({line.ours.n})"
-    return [line.row.name, published_text(line.row, digits), ours, line.verdict]
+        our_text = f"{line.ours.mean:.{digits}f}{half_width} ({line.ours.n})"
+    return [line.row.name, published_text(line.row, digits), our_text, line.verdict]
 
 
 def summary(page: Page) -> list[str]:
-    """Tier, title and how many verdicts of each kind."""
+    """Return tier, title and the number of verdicts by prefix."""
     return [page.record.tier, page.record.title, verdict_counts([page]) or NOT_RUN]
 
 
 def verdict_counts(pages: Sequence[Page]) -> str:
-    """Return how many verdicts of each kind there are."""
+    """Return the number of verdicts by prefix."""
     verdicts = [verdict for page in pages for *_, verdict in _rows(page)]
-    counts = {kind: sum(verdict.startswith(kind) for verdict in verdicts) for kind in KINDS}
-    return ", ".join(f"{kind} {count}" for kind, count in counts.items() if count)
+    counts = {label: sum(verdict.startswith(label) for verdict in verdicts) for label in KINDS}
+    return ", ".join(f"{label} {count}" for label, count in counts.items() if count)
 
 
 def facts(page: Page) -> list[tuple[str, str]]:
-    """What stands above the numbers of a record."""
+    """Return label and text of the facts that precede the table of a record."""
     record = page.record
     return [
         ("Published", f"{record.source}, {record.place}. {record.setting}"),
@@ -120,7 +120,7 @@ def facts(page: Page) -> list[tuple[str, str]]:
 def text(pages: Sequence[Page]) -> str:
     """Return the records as plain text, ``WIDTH`` columns wide."""
     out = StringIO()
-    # The height is given because Rich ignores a lone width on a dumb terminal.
+    # The height is set because Rich ignores a width without a height on a dumb terminal.
     console = Console(file=out, width=WIDTH, height=1000, color_system=None, force_terminal=False)
     for page in pages:
         record = page.record
@@ -137,11 +137,11 @@ def text(pages: Sequence[Page]) -> str:
 
 
 def markdown(pages: Sequence[Page]) -> str:
-    """Return the page of results: one table of published numbers and ours, then what each record repeats."""
+    """Return the page of results: a table of published results and ours, then a list of the records."""
     run = [page for page in pages if page.when != NOT_RUN]
     rows = [[page.name, *line] for page in run for line in _rows(page)]
-    left = [_link(page) for page in pages if page.when == NOT_RUN]
-    entries = [_entry(page) for page in run] + [f"- Not run: {', '.join(left)}."] * bool(left)
+    not_run = [_link(page) for page in pages if page.when == NOT_RUN]
+    entries = [_entry(page) for page in run] + [f"- Not run: {', '.join(not_run)}."] * bool(not_run)
     return PREAMBLE.format(
         counts=f"{len(run)} of {len(pages)} records were run. Verdicts: {verdict_counts(run)}.",
         rows="\n".join(table(("record", *HEADERS), rows)),
@@ -150,9 +150,9 @@ def markdown(pages: Sequence[Page]) -> str:
 
 
 def _rows(page: Page) -> list[list[str]]:
-    """Return the numbers of a record, then its orders with their weakest gain."""
-    numbers = [cells(line, page.record.digits) for line in page.lines]
-    return numbers + [[claim, "", order.gain, order.verdict] for claim, order in page.orders]
+    """Return the values of a record, then its orders with their weakest gain."""
+    value_rows = [cells(line, page.record.digits) for line in page.lines]
+    return value_rows + [[claim, "", order.gain, order.verdict] for claim, order in page.orders]
 
 
 def _link(page: Page) -> str:
@@ -160,7 +160,7 @@ def _link(page: Page) -> str:
 
 
 def _entry(page: Page) -> str:
-    """Return source and unit of a record, and the command that repeats it."""
+    """Return source and unit of a record, and the command that reproduces it."""
     record = page.record
     lower = "; lower is better" if record.direction == "lower" else ""
     source = f"{record.source}, {record.place}"

@@ -1,10 +1,10 @@
-"""Verdicts on published numbers, computed from our runs.
+"""Verdicts on published results, computed from our runs.
 
-A number with a tolerance is reproduced where our mean over seeds lies within it, else missed by the distance
-to the number (or to the nearer end of a range). An order holds where each gain, paired by seed, is positive
-with a 95% t-interval above 0 over at least three seeds; since all gains must be, no correction for their
-number is due. It is not separated where all means agree with it and an interval does not, and does not hold
-where a mean does not. What has no frame was not run.
+A value with a tolerance is reproduced if our mean over seeds is within it, else missed by the distance to the
+value (or to the nearer end of a range). An order holds if each gain, paired by seed, is positive with a 95%
+t-interval above 0 over at least three seeds; no correction for their number is needed, because all gains must
+be positive. It is not separated if all means agree with it but an interval does not, and does not hold if a
+mean disagrees. A record without a frame was not run.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from experiments.tracking.results_frame import read_results
 COLUMNS = {
     "status", "score", "seed", "finished_at", "git_commit", "git_dirty", "device_processor", "device_threads",
 }  # fmt: skip
-"""Columns of a frame that every record needs."""
+"""Required columns of a frame."""
 
 Values = dict[int, float]
-"""Our number by seed."""
+"""Our result by seed."""
 
 
 def frame_of(record: Record, runs: Path, frames: Path | None) -> pd.DataFrame | None:
-    """Return the runs behind a record; None where they were not run.
+    """Return the runs of a record; None if they were not run.
 
     Args:
-        record: the published numbers.
+        record: the published results.
         runs: the folder of all studies.
         frames: the folder of our frames; None to read run folders instead.
 
@@ -54,20 +54,20 @@ def frame_of(record: Record, runs: Path, frames: Path | None) -> pd.DataFrame | 
 
 
 def row_values(row: Row, record: Record, frame: pd.DataFrame | None) -> Values:
-    """Our number for a row, by seed; empty where it was not run. Raises DataError."""
+    """Return our result for a row, by seed; empty if it was not run. Raises DataError."""
     if frame is None or not row.where:
         return {}
-    found = _scores(frame, {**record.where, **row.where}, row.test)
+    scores = _scores(frame, {**record.where, **row.where}, row.test)
     if row.over:
-        base = _scores(frame, {**record.where, **row.over}, row.test)
-        found = {seed: score / base[seed] for seed, score in found.items() if seed in base}
-    return {seed: (score - record.offset) * record.factor for seed, score in found.items()}
+        base_scores = _scores(frame, {**record.where, **row.over}, row.test)
+        scores = {seed: score / base_scores[seed] for seed, score in scores.items() if seed in base_scores}
+    return {seed: (score - record.offset) * record.factor for seed, score in scores.items()}
 
 
-def _scores(frame: pd.DataFrame, where: Mapping[str, str], test: str) -> Values:
-    """The score of the runs that a row asks for, by seed. Diverged and unfinished runs have none."""
+def _scores(frame: pd.DataFrame, selection: Mapping[str, str], test: str) -> Values:
+    """Return the score of the runs that a row selects, by seed. Diverged and unfinished runs have none."""
     chosen = frame
-    for column, value in where.items():
+    for column, value in selection.items():
         if column not in chosen:
             raise DataError(f"where: the frame has no column '{column}'{nearest(column, map(str, frame))}")
         options = sorted(set(chosen[column].astype(str)))
@@ -76,7 +76,7 @@ def _scores(frame: pd.DataFrame, where: Mapping[str, str], test: str) -> Values:
         chosen = chosen[chosen[column].astype(str) == value]
     chosen = chosen[finished(chosen)]
     if chosen["seed"].duplicated().any():
-        raise DataError(f"where: {dict(where)} picks several runs of one seed; name the arm too")
+        raise DataError(f"where: {dict(selection)} picks several runs of one seed; name the arm too")
     scores: Values = {}
     for run in chosen.itertuples():
         tests = json.loads(str(run.further)) if test else {"": run.score}
@@ -87,7 +87,7 @@ def _scores(frame: pd.DataFrame, where: Mapping[str, str], test: str) -> Values:
 
 
 def row_verdict(row: Row, values: Values, direction: str, digits: int) -> str:
-    """What a row comes to; empty where only an order is claimed."""
+    """Return the verdict on a row; empty if only an order is claimed."""
     if not values:
         return NOT_RUN
     if row.tolerance is None or row.published is None:
@@ -97,12 +97,14 @@ def row_verdict(row: Row, values: Values, direction: str, digits: int) -> str:
     missed = min(mean - row.published, 0.0) + max(mean - high, 0.0)
     if abs(missed) <= row.tolerance:
         return f"reproduced within {row.tolerance:g}"
-    side = {"higher": missed > 0, "lower": missed < 0}.get(direction)
-    return f"missed by {missed:+.{digits}f}" + ("" if side is None else " (better)" if side else " (worse)")
+    better = {"higher": missed > 0, "lower": missed < 0}.get(direction)
+    return f"missed by {missed:+.{digits}f}" + (
+        "" if better is None else " (better)" if better else " (worse)"
+    )
 
 
 def order_verdict(order: Order, values: Mapping[str, Values], direction: str, digits: int) -> OrderVerdict:
-    """What a claimed order comes to; it is as good as its weakest pair."""
+    """Return the verdict on a claimed order, which is determined by its weakest pair."""
     sign = 1.0 if direction == "higher" else -1.0
     gains = []
     for better in order.better:
@@ -113,16 +115,16 @@ def order_verdict(order: Order, values: Mapping[str, Values], direction: str, di
                 return OrderVerdict(NOT_RUN)
             bottom = -math.inf if gain.half_width is None else gain.mean - gain.half_width
             sure = gain.n >= MIN_SEEDS and bottom > 0
-            shown = f"{gain.mean:+.{digits}f}"
-            shown += "" if gain.half_width is None else f" ± {gain.half_width:.{digits}f}"
-            gains.append((gain.mean > 0, sure, bottom, f"{better} over {worse}", shown))
+            text = f"{gain.mean:+.{digits}f}"
+            text += "" if gain.half_width is None else f" ± {gain.half_width:.{digits}f}"
+            gains.append((gain.mean > 0, sure, bottom, f"{better} over {worse}", text))
     agrees, sure, _, pair, gain_text = min(gains)
     verdict = "does not hold" if not agrees else "holds" if sure else "not separated"
     return OrderVerdict(verdict, pair, gain_text)
 
 
 def page_of(name: str, record: Record, runs: Path, frames: Path | None) -> Page:
-    """Return a record with our numbers and all verdicts; arguments as of ``frame_of``.
+    """Return a record with our results and all verdicts; arguments as in ``frame_of``.
 
     Raises DataError naming the record.
     """
@@ -141,7 +143,7 @@ def page_of(name: str, record: Record, runs: Path, frames: Path | None) -> Page:
 
 
 def _when(record: Record, frame: pd.DataFrame | None) -> str:
-    """Date, machine, commit and seeds of our runs."""
+    """Return date, machine, commit and seeds of our runs."""
     if frame is None:
         return NOT_RUN
     runs = frame

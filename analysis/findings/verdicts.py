@@ -27,7 +27,7 @@ SIDES = ("model", "other")
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """A claim with what the runs say of it."""
+    """A claim with its measurements and verdict."""
 
     name: str
     claim: Claim
@@ -37,14 +37,14 @@ class Finding:
     """Scores of the seeds, of ``claim.model`` and of ``claim.other``."""
     unit: str = ""
     difference: float = math.nan
-    """Of the means, positive where ``claim.model`` is better; in solve rates where ``test`` says so."""
+    """Difference of the means, or of solve rates (see ``test``); positive if ``claim.model`` is better."""
     low: float = math.nan
     high: float = math.nan
     """Ends of the 95% interval of the difference."""
     p: float = math.nan
     test: str = ""
     reason: str = ""
-    """Why nothing was tested, or why it is undecided."""
+    """Reason why the claim was not tested, or why it is undecided."""
 
 
 def runs_of(claim: Claim, runs: Path, frames: Path | None) -> pd.DataFrame:
@@ -52,8 +52,8 @@ def runs_of(claim: Claim, runs: Path, frames: Path | None) -> pd.DataFrame:
 
     Args:
         claim: the record.
-        runs: the folder of all studies, of which a track's are read too.
-        frames: the folder of the studies' frames; None to read run folders alone, and nothing that is kept.
+        runs: the folder of all studies.
+        frames: the folder of the stored frames of studies; None to read only run folders.
 
     Raises:
         DataError: a frame cannot be read, or lacks a column that the record names.
@@ -73,16 +73,16 @@ def runs_of(claim: Claim, runs: Path, frames: Path | None) -> pd.DataFrame:
     frame = frame[frame["task"] == claim.workload]
     if claim.test:
         frame = with_score(frame, frame["task"].notna(), claim.test)
-    parts = [_matching(frame, getattr(claim, side)).assign(arm=side) for side in SIDES]
-    # A verdict of a claim is of its two models, whatever the study has as its baseline.
+    parts = [_matching(frame, getattr(claim, role)).assign(arm=role) for role in SIDES]
+    # The claim compares its two models, regardless of the study's baseline.
     return pd.concat(parts, ignore_index=True).assign(baseline=None)
 
 
-def _matching(frame: pd.DataFrame, where: dict[str, str]) -> pd.DataFrame:
-    """Return the runs that have some values, compared as text. Raises DataError."""
-    if missing := sorted(set(where) - set(frame)):
+def _matching(frame: pd.DataFrame, selection: dict[str, str]) -> pd.DataFrame:
+    """Return the runs with the values of ``selection``, compared as text. Raises DataError."""
+    if missing := sorted(set(selection) - set(frame)):
         raise DataError(f"a record names the columns {', '.join(missing)}, which the frame does not have")
-    for column, value in where.items():
+    for column, value in selection.items():
         frame = frame[frame[column].astype(str) == str(value)]
     return frame
 
@@ -90,41 +90,41 @@ def _matching(frame: pd.DataFrame, where: dict[str, str]) -> pd.DataFrame:
 def judge(name: str, claim: Claim, runs: pd.DataFrame) -> Finding:
     """Return the verdict on a claim.
 
-    A claim of ``better`` is confirmed where the 95% interval of the difference lies above 0 and the
-    difference is at least ``claim.effect``, and refuted where the whole interval lies below ``claim.effect``.
-    A claim of ``equal`` is confirmed where the interval lies within the effect on both sides, and refuted
-    where it lies beyond on one. What is neither is undecided. The test is that of every comparison of two
-    models here (``analysis.stats.verdicts``); verdicts are not corrected for the number of claims.
+    A claim of ``better`` is confirmed if the 95% interval of the difference is above 0 and the difference is
+    at least ``claim.effect``, and refuted if the full interval is below ``claim.effect``. A claim of
+    ``equal`` is confirmed if the interval is within plus or minus the effect, and refuted if it is entirely
+    outside. Otherwise the verdict is undecided. The test is that of ``analysis.stats.verdicts`` for two
+    models; verdicts are not corrected for the number of claims.
 
     Args:
-        name: of the record.
+        name: name of the record.
         claim: the record.
         runs: from ``runs_of``.
     """
     if runs.empty or set(runs["arm"]) != set(SIDES) or not (runs["status"] == "complete").any():
         return Finding(name=name, claim=claim, verdict=NOT_RUN)
     done = runs[runs["status"] == "complete"]
-    ours, theirs = (done.loc[done["arm"] == side, "score"].dropna().tolist() for side in SIDES)
+    scores, other_scores = (done.loc[done["arm"] == role, "score"].dropna().tolist() for role in SIDES)
     unit = str(done["metric"].iloc[0]).replace("_", " ")
-    known: dict[str, Any] = {"name": name, "claim": claim, "scores": (ours, theirs), "unit": unit}
-    if (few := min(len(ours), len(theirs))) < claim.seeds:
+    fields: dict[str, Any] = {"name": name, "claim": claim, "scores": (scores, other_scores), "unit": unit}
+    if (few := min(len(scores), len(other_scores))) < claim.seeds:
         verb = "has" if few == 1 else "have"
-        return Finding(**known, verdict=UNDECIDED, reason=f"{few} of {claim.seeds} seeds {verb} ended")
-    found = verdict_of(comparisons(runs), *SIDES)
-    if found is None:
-        return Finding(**known, verdict=UNDECIDED, reason=_why_not_compared(runs))
-    low, high, difference = float(found["low"]), float(found["high"]), float(found["difference"])
-    reason = found["reason"] if isinstance(found["reason"], str) else ""
+        return Finding(**fields, verdict=UNDECIDED, reason=f"{few} of {claim.seeds} seeds {verb} ended")
+    pair = verdict_of(comparisons(runs), *SIDES)
+    if pair is None:
+        return Finding(**fields, verdict=UNDECIDED, reason=_why_not_compared(runs))
+    low, high, difference = float(pair["low"]), float(pair["high"]), float(pair["difference"])
+    reason = pair["reason"] if isinstance(pair["reason"], str) else ""
     if reason == NO_SPREAD:  # all seeds agree on both sides: the interval is a point
         low = high = difference
     return Finding(
-        **known, verdict=_verdict(claim, difference, low, high), difference=difference, low=low, high=high,
-        p=float(found["p"]), test=str(found["test"]), reason=reason,
+        **fields, verdict=_verdict(claim, difference, low, high), difference=difference, low=low, high=high,
+        p=float(pair["p"]), test=str(pair["test"]), reason=reason,
     )  # fmt: skip
 
 
 def _why_not_compared(runs: pd.DataFrame) -> str:
-    """Return why the two models of a claim are no pair of ``comparisons``."""
+    """Return the reason why ``comparisons`` has no pair of the two models of a claim."""
     if mixed_data(runs):
         return "the runs saw different data"
     if not finished(runs).all():
@@ -135,7 +135,7 @@ def _why_not_compared(runs: pd.DataFrame) -> str:
 
 
 def _verdict(claim: Claim, difference: float, low: float, high: float) -> str:
-    """Return the verdict from the interval; undecided where nothing was tested (NaN)."""
+    """Return the verdict from the interval; undecided if it is NaN."""
     if claim.relation == BETTER:
         confirmed, refuted = low > 0 and difference >= claim.effect, high < claim.effect
     else:

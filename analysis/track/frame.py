@@ -1,6 +1,6 @@
-"""The frame of a track: the rows of its run folders and of the frame that is kept beside its page.
+"""The frame of a track: the rows of its run folders and of the frame that is stored next to its page.
 
-A row of a run folder counts before a stored one. Columns are those of ``analysis.load.study`` without
+A row of a run folder takes precedence over a stored one. Columns are those of ``analysis.load.study`` without
 ``path`` and ``arm``, and
 
     curve     the validations of a run, JSON text: a list of [step, tokens, FLOPs, score]
@@ -22,27 +22,27 @@ from experiments.tracking.results_frame import read_results
 
 KEY = ["study", "cell", "digest", "seed"]
 LEFT_OUT = ["path", "arm"]
-"""Columns that name places of one machine, or are made anew."""
+"""Columns that depend on the machine, or are recomputed."""
 
 
 def track_frame(track: Track, runs: Path) -> pd.DataFrame:
-    """Return every run of a track that is known, tuning runs included; empty where there is none."""
+    """Return every run of a track, including tuning runs; empty without runs."""
     parts = [study_frame(runs, name) for name in (track.rates_folder, track.folder)]
     parts.append(stored_frame(track))
     parts = [part for part in parts if not part.empty]
     if not parts:
         return pd.DataFrame(columns=[*KEY, "status"])
-    rank = pd.concat(parts, ignore_index=True)
-    # A run that ended is known for good; of one that did not, whatever is there.
-    rank = rank.assign(_open=rank["status"].isin(["incomplete", "unreadable", "preempted"]))
-    rank = rank.sort_values("_open", kind="stable").drop_duplicates(KEY)
-    return rank.drop(columns="_open").sort_values(
+    combined = pd.concat(parts, ignore_index=True)
+    # A row of a run that has ended takes precedence over one of the same run that has not.
+    combined = combined.assign(_open=combined["status"].isin(["incomplete", "unreadable", "preempted"]))
+    combined = combined.sort_values("_open", kind="stable").drop_duplicates(KEY)
+    return combined.drop(columns="_open").sort_values(
         [*KEY[:1], "task", "backbone", "digest", "seed"], ignore_index=True
     )
 
 
 def study_frame(runs: Path, study: str) -> pd.DataFrame:
-    """Return the runs of one study with their curves; empty where it has none."""
+    """Return the runs of one study with their curves; empty without runs."""
     if not (runs / study).is_dir() or not any((runs / study).glob("*-*/s*")):
         return pd.DataFrame()
     frame, history = load_study(runs, study), load_history(runs, study)
@@ -53,12 +53,12 @@ def study_frame(runs: Path, study: str) -> pd.DataFrame:
 
 
 def _anywhere(command: str) -> str:
-    """Return a command without the folder of its runs, which is a place of one machine."""
+    """Return a command without ``runs=``, which depends on the machine."""
     return shlex.join(word for word in shlex.split(command) if not word.startswith("runs="))
 
 
 def stored_frame(track: Track) -> pd.DataFrame:
-    """Return the frame that is kept; empty where there is none."""
+    """Return the stored frame; empty if there is none."""
     path = None if track.stored is None else CONF.parent / track.stored
     return read_results(path).to_pandas() if path is not None and path.exists() else pd.DataFrame()
 
@@ -71,7 +71,7 @@ def _curve(rows: pd.DataFrame | None, metric: str | None) -> str:
 
 
 def chosen(frame: pd.DataFrame, cells: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows of a frame that belong to cells of the present rules."""
+    """Return the rows of a frame that belong to run configurations of the current rules."""
     keys = set(zip(cells["cell"], cells["digest"], cells["seed"], strict=True))
-    own = [key in keys for key in zip(frame["cell"], frame["digest"], frame["seed"], strict=True)]
-    return frame[own]
+    is_chosen = [key in keys for key in zip(frame["cell"], frame["digest"], frame["seed"], strict=True)]
+    return frame[is_chosen]

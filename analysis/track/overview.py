@@ -1,4 +1,4 @@
-"""The map of a track: which models win on which workloads."""
+"""The heat map of a track: which models win on which workloads."""
 
 from __future__ import annotations
 
@@ -10,18 +10,19 @@ from analysis.track.results import tally
 from analysis.track.rules import Track
 
 INCHES = (1.05, 0.36)
-"""Width and height of a field."""
+"""Width and height of a cell."""
 CAPTION = "Mean score. Colour: share of the models of its type that it is better than, less worse than."
 
 
 def overview(track: Track, arms: pd.DataFrame, pairs: pd.DataFrame) -> Figure | None:
-    """Return the map of models by workloads; None where no two models can be compared yet.
+    """Return the heat map of models by workloads; None if no two models can be compared yet.
 
-    A field holds the mean score. Its colour is the number of models of the same likelihood type that the
-    model is better than, less those it is worse than, as a share of them all: blue is better than all, red
+    A cell contains the mean score. Its colour is the number of models of the same likelihood type that the
+    model is better than, minus those it is worse than, as a fraction of all: blue is better than all, red
     worse than all, white undecided or not compared.
 
     Args:
+        track: the rules.
         arms: from ``analysis.stats.arms.arm_table``.
         pairs: from ``analysis.stats.comparisons.comparisons``.
     """
@@ -44,8 +45,8 @@ def overview(track: Track, arms: pd.DataFrame, pairs: pd.DataFrame) -> Figure | 
             if (model, task) in arms.index:
                 text = f"{arms.loc[(model, task), 'score']:.3f}"
                 axes.text(column + 0.5, row + 0.5, text, ha="center", va="center", fontsize=9)
-    axes.set_xticks([place + 0.5 for place in range(len(tasks))], [t.replace("_", "\n") for t in tasks])
-    axes.set_yticks([place + 0.5 for place in range(len(models))], models)
+    axes.set_xticks([index + 0.5 for index in range(len(tasks))], [t.replace("_", "\n") for t in tasks])
+    axes.set_yticks([index + 0.5 for index in range(len(models))], models)
     axes.tick_params(length=0, top=True, labeltop=True, bottom=False, labelbottom=False)
     axes.invert_yaxis()
     axes.spines[:].set_visible(False)
@@ -57,5 +58,5 @@ def _share(counts: pd.DataFrame, key: tuple[str, str]) -> float:
     if key not in counts.index:
         return 0.0
     row = counts.loc[key].drop("likelihood")
-    better, worse, others = float(row.get(BETTER, 0)), float(row.get(WORSE, 0)), float(row.sum())
-    return (better - worse) / others
+    better, worse, compared = float(row.get(BETTER, 0)), float(row.get(WORSE, 0)), float(row.sum())
+    return (better - worse) / compared

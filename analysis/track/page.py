@@ -56,7 +56,7 @@ def track_markdown(track: Track, results: TrackResults) -> str:
 
 
 def fill_page(page: str, tables: str) -> str:
-    """Return a page with its tables replaced. Raises ValueError where it has no marks for them."""
+    """Return a page with its tables replaced. Raises ValueError if it has no marks for them."""
     if BEGIN not in page or END not in page:
         raise ValueError(f"the page has no lines {BEGIN} and {END} for the tables")
     head, rest = page.split(BEGIN, 1)
@@ -64,20 +64,20 @@ def fill_page(page: str, tables: str) -> str:
 
 
 def _state(track: Track, runs: pd.DataFrame) -> str:
-    """Return how much of the track has been run."""
+    """Return the number of runs by status, and the workloads without runs."""
     counts = ", ".join(f"{count} {status}" for status, count in runs["status"].value_counts().items())
     missing = [workload.name for workload in track.workloads if workload.name not in set(runs["task"])]
-    left = f"; {NOT_RUN}: {', '.join(missing)}" if missing else ""
-    return f"Runs with test seeds: {escaped(counts + left)}."
+    not_run = f"; {NOT_RUN}: {', '.join(missing)}" if missing else ""
+    return f"Runs with test seeds: {escaped(counts + not_run)}."
 
 
 def _undefeated(track: Track, compared: pd.DataFrame) -> str:
-    """Return on how many workloads no other model of its likelihood type is better than a model."""
+    """Return for each model the number of workloads on which no model of its likelihood type is better."""
     worse = compared.assign(worse=compared["verdict"].eq(WORSE)).groupby(["model", "task"])["worse"].any()
     counts = (~worse).groupby("model").sum().sort_values(ascending=False, kind="stable")
     listed = ", ".join(f"{model} {count}" for model, count in counts.items())
-    number = len(track.workloads)
-    return f"Workloads (of {number}) on which no model of the same likelihood type is better: {listed}."
+    total = len(track.workloads)
+    return f"Workloads (of {total}) on which no model of the same likelihood type is better: {listed}."
 
 
 def _summary(track: Track, results: TrackResults, compared: pd.DataFrame) -> list[str]:
@@ -85,17 +85,17 @@ def _summary(track: Track, results: TrackResults, compared: pd.DataFrame) -> lis
     arms = results.arms[ranked(results.arms)]
     rows = []
     for workload in track.workloads:
-        own = arms[arms["task"] == workload.name]
-        for likelihood, group in own.groupby("likelihood", dropna=False, sort=True):
-            best = group.iloc[0]
-            against = compared[(compared["task"] == workload.name) & (compared["model"] == best["arm"])]
+        task_arms = arms[arms["task"] == workload.name]
+        for likelihood, group in task_arms.groupby("likelihood", dropna=False, sort=True):
+            best_model = group.iloc[0]
+            against = compared[(compared["task"] == workload.name) & (compared["model"] == best_model["arm"])]
             open_ = against[against["verdict"] != BETTER]["other"].sort_values()
-            # A pseudo-likelihood is easier than any compressor's code, so no line is comparable.
+            # A pseudo-likelihood does not encode the text, so no compressor is comparable.
             line = "-" if likelihood == "pseudo" else _reference(results.arms, workload.name)
             type_ = likelihood if isinstance(likelihood, str) else "-"
             better = f"{len(against) - len(open_)} of {len(against)}"
             names = ", ".join(open_) or "-"
-            rows.append([workload.name, type_, best["arm"], _score(best), better, names, line])
+            rows.append([workload.name, type_, best_model["arm"], _score(best_model), better, names, line])
     head = ["workload", "likelihood", "best model", "score", "better than", "not better than", "reference"]
     note = (
         "Score: mean over seeds with its 95% interval. Reference: the best of chance, shallow baselines and "
@@ -111,8 +111,8 @@ def _scores(track: Track, results: TrackResults) -> list[str]:
     models = [*dict.fromkeys([*track.backbones, *sorted(runs["arm"].unique())])]
     rows = []
     for model in [m for m in models if m in set(runs["arm"])]:
-        own = arms[arms["arm"] == model].set_index("task")
-        rows.append([model, *(_cell(own.loc[name]) if name in own.index else NOT_RUN for name in names)])
+        cells = arms[arms["arm"] == model].set_index("task")
+        rows.append([model, *(_cell(cells.loc[name]) if name in cells.index else NOT_RUN for name in names)])
     file = f"{track.name}_scores.csv"
     note = (
         f"Means over seeds; [{file}]({file}) has the intervals. In brackets: no better than a baseline "
@@ -121,9 +121,9 @@ def _scores(track: Track, results: TrackResults) -> list[str]:
     )
     lines = [*table(["model", *names], rows), "", note]
     missing = runs[runs["status"] != "complete"]
-    for (task, arm), own in missing.groupby(["task", "arm"], sort=True):
-        reason = " ".join(str(own["message"].iloc[0] or "").split()).partition(". ")[0]
-        line = f"{arm} on {task}: {own['status'].iloc[0]} ({plural(len(own), 'run')}): {reason}"
+    for (task, model_name), failed in missing.groupby(["task", "arm"], sort=True):
+        reason = " ".join(str(failed["message"].iloc[0] or "").split()).partition(". ")[0]
+        line = f"{model_name} on {task}: {failed['status'].iloc[0]} ({plural(len(failed), 'run')}): {reason}"
         lines.append(f"- {escaped(line)}")
     return lines
 
@@ -134,18 +134,18 @@ def _score(row: pd.Series) -> str:
 
 
 def _cell(row: pd.Series) -> str:
-    """Return a score with the mark of its likelihood type, or the status of runs that have none."""
+    """Return a score with the mark of its likelihood type, or the status of runs without a score."""
     if not row["seeds"]:
         return str(row["status"])
-    kind = {"pseudo": " p", "bound": " b", "conditional": " c"}.get(str(row["likelihood"]), "")
+    mark = {"pseudo": " p", "bound": " b", "conditional": " c"}.get(str(row["likelihood"]), "")
     text = f"{row['score']:.3f}" if row["learned"] else f"({row['score']:.3f})"
-    return f"{text}{kind}" if row["metric"] == "bits_per_byte" else text
+    return f"{text}{mark}" if row["metric"] == "bits_per_byte" else text
 
 
 def _reference(arms: pd.DataFrame, task: str) -> str:
     """Return the best reference line of a workload."""
-    own = arms[(arms["kind"] == "reference") & (arms["task"] == task)]
-    return "-" if own.empty else f"{own.iloc[-1]['score']:.3f} {own.iloc[-1]['arm']}"
+    lines = arms[(arms["kind"] == "reference") & (arms["task"] == task)]
+    return "-" if lines.empty else f"{lines.iloc[-1]['score']:.3f} {lines.iloc[-1]['arm']}"
 
 
 def _profiles(reached: pd.DataFrame) -> list[str]:

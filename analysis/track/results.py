@@ -1,4 +1,4 @@
-"""The results of a track: its test runs under their scores, verdicts, and held-out variants."""
+"""The results of a track: its test runs with their scores, verdicts, and held-out variants."""
 
 from __future__ import annotations
 
@@ -15,41 +15,47 @@ from analysis.track.rules import Track
 
 
 def scored_runs(track: Track, frame: pd.DataFrame) -> pd.DataFrame:
-    """Return the runs with test seeds under the score of their workload.
+    """Return the runs with test seeds, with the score of their workload.
 
-    Of a model that was run under several settings (digests) the newest counts. Where a workload is scored on
-    an extra evaluation, such as a greater length, that is ``score``; its error over items is not recorded.
+    If a model was run with multiple settings (digests), the newest is used. If a workload is scored on an
+    extra evaluation, such as a greater length, ``score`` is that; its error over items is not recorded.
     """
-    known = [workload.name for workload in track.workloads]
-    own = frame[(frame["study"] == track.folder) & frame["task"].isin(known)]
-    ended = own["status"].eq("complete")
-    newest = own.assign(ended=ended).sort_values(
+    names = [workload.name for workload in track.workloads]
+    rows = frame[(frame["study"] == track.folder) & frame["task"].isin(names)]
+    ended = rows["status"].eq("complete")
+    newest = rows.assign(ended=ended).sort_values(
         ["ended", "finished_at"], ascending=False, na_position="last"
     )
     newest = newest.drop_duplicates(["task", "backbone"])[["task", "backbone", "digest"]]
-    own = own.merge(newest, on=["task", "backbone", "digest"])
+    rows = rows.merge(newest, on=["task", "backbone", "digest"])
     scored = {w.name: w.scored for w in track.workloads if w.scored is not None}
-    for task, words in scored.items():
-        own = with_score(own, own["task"] == task, words)
-    path = own["study"] + "/" + own["cell"] + "-" + own["digest"] + "/s" + own["seed"].astype(str)
-    return own.assign(arm=own["backbone"], path=path).sort_values(["task", "arm", "seed"], ignore_index=True)
+    for task, evaluation in scored.items():
+        rows = with_score(rows, rows["task"] == task, evaluation)
+    path = rows["study"] + "/" + rows["cell"] + "-" + rows["digest"] + "/s" + rows["seed"].astype(str)
+    rows = rows.assign(arm=rows["backbone"], path=path)
+    return rows.sort_values(["task", "arm", "seed"], ignore_index=True)
 
 
-def with_score(frame: pd.DataFrame, where: pd.Series, words: str) -> pd.DataFrame:
-    """Return the frame with the score of an extra evaluation in place of that of the test split.
+def with_score(frame: pd.DataFrame, mask: pd.Series, evaluation: str) -> pd.DataFrame:
+    """Return the frame with the score of an extra evaluation instead of that of the test split.
 
-    Of the reference lines those that need no learning are kept: what guessing reaches is a matter of the
-    possible answers. The others were measured on the test split, and are no lines for another length.
+    Reference lines that need no learning are preserved, because the score of guessing depends only on the
+    possible answers. The remaining lines were measured on the test split, and are removed.
+
+    Args:
+        frame: runs.
+        mask: True for the runs to change.
+        evaluation: the settings of the extra evaluation, such as ``sequence_length=256``.
     """
-    found = frame["further"].map(lambda text: _further(text).get(words, math.nan))
+    scores = frame["further"].map(lambda text: _further(text).get(evaluation, math.nan))
     changed = frame.assign(
-        references=frame["references"].mask(where, frame["references"].map(_guesses)),
-        score=frame["score"].where(~where, found),
-        score_standard_error=frame["score_standard_error"].where(~where),
-        score_setting=frame["score_setting"].where(~where, f"test with {words}"),
+        references=frame["references"].mask(mask, frame["references"].map(_guesses)),
+        score=frame["score"].where(~mask, scores),
+        score_standard_error=frame["score_standard_error"].where(~mask),
+        score_setting=frame["score_setting"].where(~mask, f"test with {evaluation}"),
     )
-    lost = where & (changed["status"] == "complete") & found.isna()
-    return changed.assign(status=changed["status"].where(~lost, "unscored"))
+    unscored = mask & (changed["status"] == "complete") & scores.isna()
+    return changed.assign(status=changed["status"].where(~unscored, "unscored"))
 
 
 def _guesses(references: str) -> str:
@@ -57,13 +63,13 @@ def _guesses(references: str) -> str:
 
 
 def _further(text: Any) -> dict[str, float]:
-    """Return the extra evaluations of a run by their words."""
+    """Return the scores of the extra evaluations of a run by their settings."""
     values = json.loads(text) if isinstance(text, str) else {}
     return {name.removeprefix("test "): math.nan if v is None else float(v) for name, v in values.items()}
 
 
 def history(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return the stored curves as ``analysis.load.study.load_history`` does."""
+    """Return the stored curves in the format of ``analysis.load.study.load_history``."""
     parts = []
     for _, run in frame.iterrows():
         points = json.loads(run["curve"] or "[]")
@@ -78,51 +84,51 @@ def held_out(track: Track, runs: pd.DataFrame) -> pd.DataFrame:
     """Return a row for each held-out variant and model, with its mean score over ``runs`` seeds."""
     rows = []
     for workload in track.workloads:
-        for variant, words in workload.held_out.items():
-            own = with_score(runs, runs["task"] == workload.name, words)
-            own = own[(own["task"] == workload.name) & (own["status"] == "complete")]
-            for arm, seeds in own.groupby("arm", sort=True):
+        for variant, evaluation in workload.held_out.items():
+            scored = with_score(runs, runs["task"] == workload.name, evaluation)
+            scored = scored[(scored["task"] == workload.name) & (scored["status"] == "complete")]
+            for model, model_runs in scored.groupby("arm", sort=True):
                 rows.append(
                     {
-                        "task": workload.name, "variant": variant, "setting": words, "arm": arm,
-                        "score": seeds["score"].mean(), "runs": len(seeds),
+                        "task": workload.name, "variant": variant, "setting": evaluation, "arm": model,
+                        "score": model_runs["score"].mean(), "runs": len(model_runs),
                     }
                 )  # fmt: skip
     return pd.DataFrame(rows, columns=["task", "variant", "setting", "arm", "score", "runs"])
 
 
 def carried_over(track: Track, runs: pd.DataFrame) -> pd.DataFrame:
-    """Return for each held-out variant what became of the verdicts of its workload.
+    """Return for each held-out variant how many verdicts of its workload it reproduces.
 
-    Columns: task, variant, decided (pairs with a verdict better or worse), and what the variant says of
-    these: same, reversed, undecided.
+    Columns: task, variant, decided (pairs with a verdict better or worse), and the counts of these pairs by
+    the verdict on the variant: same, reversed, undecided.
     """
     rows = []
     for workload in track.workloads:
-        here = runs[runs["task"] == workload.name]
-        if here.empty or not workload.held_out:
+        task_runs = runs[runs["task"] == workload.name]
+        if task_runs.empty or not workload.held_out:
             continue
-        first = comparisons(here)
-        first = first[first["separated"]]
-        for variant, words in workload.held_out.items():
-            second = comparisons(with_score(here, here["task"] == workload.name, words))
-            found = [_verdict(second, pair) for _, pair in first.iterrows()]
-            same = sum(a == b for a, b in zip(found, first["verdict"], strict=True))
-            other = sum(each in (BETTER, WORSE) for each in found) - same
-            rows.append([workload.name, variant, len(first), same, other, len(first) - same - other])
+        decided = comparisons(task_runs)
+        decided = decided[decided["separated"]]
+        for variant, evaluation in workload.held_out.items():
+            pairs = comparisons(with_score(task_runs, task_runs["task"] == workload.name, evaluation))
+            outcomes = [_verdict(pairs, pair) for _, pair in decided.iterrows()]
+            agree = sum(new == verdict for new, verdict in zip(outcomes, decided["verdict"], strict=True))
+            flip = sum(outcome in (BETTER, WORSE) for outcome in outcomes) - agree
+            rows.append([workload.name, variant, len(decided), agree, flip, len(decided) - agree - flip])
     columns = ["task", "variant", "decided", "same", "reversed", "undecided"]
     return pd.DataFrame(rows, columns=columns)
 
 
 def _verdict(pairs: pd.DataFrame, pair: pd.Series) -> str | None:
-    found = verdict_of(pairs, pair["model"], pair["other"])
-    return None if found is None else str(found["verdict"])
+    row = verdict_of(pairs, pair["model"], pair["other"])
+    return None if row is None else str(row["verdict"])
 
 
 def both_directions(pairs: pd.DataFrame) -> pd.DataFrame:
     """Return each pair twice, with each of its models as ``model`` and the verdict on it.
 
-    Pairs of which neither has learned the workload are not compared, and left out.
+    Pairs without a model that has learned the workload are not compared, and left out.
 
     Args:
         pairs: from ``analysis.stats.comparisons.comparisons``, all pairs of each likelihood type.
@@ -136,7 +142,7 @@ def both_directions(pairs: pd.DataFrame) -> pd.DataFrame:
 
 
 def tally(pairs: pd.DataFrame) -> pd.DataFrame:
-    """Return for each workload and model how many others it is better than, worse than, and so on."""
+    """Return for each workload and model the number of its pairs by verdict."""
     both = both_directions(pairs)
     if both.empty:
         return pd.DataFrame(columns=["task", "likelihood", "model"])

@@ -37,9 +37,9 @@ class Track:
 
     name: str
     study: str
-    """Word of the study with the test seeds, for ``study=``."""
+    """Value of ``study=`` for the study with the test seeds."""
     rates_study: str
-    """Word of the study with the tuning runs."""
+    """Value of ``study=`` for the study with the tuning runs."""
     folder: str
     """Name of the study, the folder of its runs."""
     rates_folder: str
@@ -56,14 +56,14 @@ class Track:
     tuning_seeds: list[int]
     """Seeds of the tuning runs."""
     tuned: bool
-    """True where runs read their learning rates from a file that the track writes (``study.tuned``)."""
+    """True if runs read their learning rates from a file that the track writes (``study.tuned``)."""
     stored: str | None
-    """The frame of results whose runs count as done, relative to the root of the checkout."""
+    """The stored frame with runs that count as done, relative to the root of the checkout."""
     miniature: list[str]
-    """Words that shrink every run to one of seconds."""
+    """Overrides that shrink every run to a few seconds."""
 
     def workload(self, name: str) -> Workload:
-        """Return the workload of a name. Raises ValueError where there is none."""
+        """Return the workload with a name. Raises ValueError if there is none."""
         for workload in self.workloads:
             if workload.name == name:
                 return workload
@@ -74,13 +74,13 @@ class Track:
 
 
 def track_names(roots: Sequence[Path] = (CONF,)) -> list[str]:
-    """Return the names of all tracks whose YAML files are in some folders."""
-    names = sorted({each.stem for root in roots for each in (root / "study" / "track").glob("*.yaml")})
-    return [MAIN, *(each for each in names if not each.endswith("_rates"))]
+    """Return the names of all tracks with YAML files in the folders."""
+    names = sorted({path.stem for root in roots for path in (root / "study" / "track").glob("*.yaml")})
+    return [MAIN, *(path for path in names if not path.endswith("_rates"))]
 
 
 def read_track(name: str, config_dir: str = "") -> Track:
-    """Return a track. Raises ValueError where there is none of this name.
+    """Return a track. Raises ValueError if there is none of this name.
 
     Args:
         name: ``laptop``, or that of a YAML in ``study/track/``.
@@ -90,19 +90,19 @@ def read_track(name: str, config_dir: str = "") -> Track:
     study, rates = ("compare", "compare_rates") if name == MAIN else (f"track/{name}", f"track/{name}_rates")
     path = _find(roots, f"study/{study}.yaml")
     if path is None:
-        known = track_names(roots)
-        raise ValueError(f"'{name}' is no track{nearest(name, known)}")
+        names = track_names(roots)
+        raise ValueError(f"'{name}' is no track{nearest(name, names)}")
     rates_path = _find(roots, f"study/{rates}.yaml")
     if rates_path is None:
         raise ValueError(f"the track {name} has no conf/study/{rates}.yaml, the study of its tuning runs")
-    tree, own = read_yaml(path), read_yaml(rates_path)
-    params, trials = tree["hydra"]["sweeper"]["params"], own["hydra"]["sweeper"]["params"]
+    tree, rates_tree = read_yaml(path), read_yaml(rates_path)
+    params, trials = tree["hydra"]["sweeper"]["params"], rates_tree["hydra"]["sweeper"]["params"]
     group = next((key for key in params if key.startswith("track/")), "task")
     return Track(
         name=name, study=study, rates_study=rates,
-        folder=tree["study"]["name"], rates_folder=own["study"]["name"],
+        folder=tree["study"]["name"], rates_folder=rates_tree["study"]["name"],
         group=group,
-        workloads=[_workload(roots, group, each) for each in _listed(params[group])],
+        workloads=[_workload(roots, group, workload_name) for workload_name in _listed(params[group])],
         backbones=_listed(params["backbone"]),
         seeds=[int(seed) for seed in _listed(params["seed"])],
         learning_rates=[float(rate) for rate in _listed(trials["optimizer.learning_rate"])],
@@ -114,13 +114,13 @@ def read_track(name: str, config_dir: str = "") -> Track:
 
 
 def _workload(roots: Sequence[Path], group: str, name: str) -> Workload:
-    """Return a workload as its YAML describes it; of a bare task, its name alone."""
+    """Return a workload from its YAML; for a task without a YAML, only its name is set."""
     path = _find(roots, f"{group}/{name}.yaml")
     if group == "task" or path is None:
         return Workload(name=name)
     title = [line for line in path.read_text().splitlines() if line.startswith("# ")][1].removeprefix("# ")
-    own = (read_yaml(path).get("study") or {}).get("workload", {})
-    return typed(Workload, {"name": name, "title": title, **own}, "study.workload")
+    values = (read_yaml(path).get("study") or {}).get("workload", {})
+    return typed(Workload, {"name": name, "title": title, **values}, "study.workload")
 
 
 def _find(roots: Sequence[Path], name: str) -> Path | None:

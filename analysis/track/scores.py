@@ -17,7 +17,7 @@ def score_table(
     """Return a row for each model of each workload, then one for each model of each held-out variant.
 
     Columns: ``KEPT``; ``target``, ``reached_runs``, ``tokens_to_target`` and ``flops_to_target`` (medians
-    over runs); ``learning_rate``, and ``edge`` where it is at an edge of the grid; ``variant``, ``setting``.
+    over runs); ``learning_rate``, and ``edge`` if it is at an edge of the grid; ``variant``, ``setting``.
 
     Args:
         arms: from ``analysis.stats.arms.arm_table``.
@@ -29,8 +29,8 @@ def score_table(
         columns={"reached": "reached_runs", "tokens": "tokens_to_target", "flops": "flops_to_target"}
     )
     rates = tuning[["task", "backbone", "learning_rate", "edge"]].rename(columns={"backbone": "arm"})
-    # Before the first run with a test seed the table has neither rows nor columns.
+    # Without runs with test seeds, ``arms`` has neither rows nor columns.
     scores = arms.reindex(columns=KEPT).astype({"task": object, "arm": object})
-    for more in (costs, rates):
-        scores = scores.merge(more, on=["task", "arm"], how="left")
+    for columns in (costs, rates):
+        scores = scores.merge(columns, on=["task", "arm"], how="left")
     return pd.concat([scores, held_out.assign(kind="held out")], ignore_index=True)

@@ -1,4 +1,4 @@
-"""The learning rates of a track, chosen from the rows of its tuning runs, on whichever machine they ran."""
+"""The learning rates of a track, chosen from the rows of its tuning runs."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ from analysis.track.rules import Track
 def rate_rows(track: Track, frame: pd.DataFrame) -> pd.DataFrame:
     """Return the tuning runs as ``analysis.stats.learning_rates.choice.best_rates`` reads them.
 
-    Runs of other rates or seeds than the track's are left out; of two under other settings the newer counts.
+    Runs with rates or seeds that are not the track's are left out. Of runs with different settings, the
+    newest is used.
     """
-    ours = frame["learning_rate"].isin(track.learning_rates) & frame["seed"].isin(track.tuning_seeds)
-    ours &= (frame["study"] == track.rates_folder) & frame["status"].isin(ENDED)
-    ended = frame[ours].sort_values("finished_at", ascending=False)
+    is_tuning_run = frame["learning_rate"].isin(track.learning_rates) & frame["seed"].isin(track.tuning_seeds)
+    is_tuning_run &= (frame["study"] == track.rates_folder) & frame["status"].isin(ENDED)
+    ended = frame[is_tuning_run].sort_values("finished_at", ascending=False)
     rows = ended[
         ["task", "scale", "backbone", "seed", "status", "learning_rate", "metric", "direction"]
     ].assign(
@@ -33,11 +34,11 @@ def rate_rows(track: Track, frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def write_rates(track: Track, frame: pd.DataFrame, runs: Path) -> pd.DataFrame:
-    """Write the chosen rates where the runs of the track read them, and return them; none of no runs."""
+    """Write the chosen rates to the file that the runs of the track read, and return them."""
     rows = frame if frame.empty else rate_rows(track, frame)
     if rows.empty:
         return pd.DataFrame(columns=["task", "backbone", "learning_rate", "edge"])
-    best = best_rates(rows)
+    rates = best_rates(rows)
     path = runs / track.rates_folder / "analysis" / "rates.yaml"
-    write(path, yaml.safe_dump(chosen(track.rates_folder, best), sort_keys=False))
-    return best
+    write(path, yaml.safe_dump(chosen(track.rates_folder, rates), sort_keys=False))
+    return rates
