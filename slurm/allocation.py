@@ -1,4 +1,4 @@
-"""What an array task asks SLURM for, by the settings of its runs and the cluster's file."""
+"""Resources that an array task requests from SLURM, from the settings of its runs and the cluster's file."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 from experiments.runtime.errors import ConfigError, RunError
 from slurm.cluster import ClusterConfig
 
-if TYPE_CHECKING:  # imports torch, which --help need not wait for
+if TYPE_CHECKING:  # imports torch, which would slow down --help
     from experiments.run.settings import Settings
 
 TIME = re.compile(r"(?:(?P<days>\d+)-)?(?P<first>\d+)(?::(?P<second>\d+))?(?::(?P<third>\d+))?")
-"""A time limit as sbatch takes it: minutes, MM:SS, HH:MM:SS, D-HH, D-HH:MM, D-HH:MM:SS."""
+"""A time limit in sbatch's formats: minutes, MM:SS, HH:MM:SS, D-HH, D-HH:MM, D-HH:MM:SS."""
 
 
 @dataclass(frozen=True, kw_only=True, order=True)
@@ -30,28 +30,28 @@ class Allocation:
 
     @property
     def processes(self) -> int:
-        """Return the number of processes of a task."""
+        """Number of processes of a task."""
         return self.nodes * self.tasks_per_node
 
     @property
     def name(self) -> str:
-        """Return nodes and processes as a word, such as ``2x8``."""
+        """Nodes and processes per node, such as ``2x8``."""
         return f"{self.nodes}x{self.tasks_per_node}"
 
     def options(self) -> list[str]:
         """Return the options of sbatch."""
-        found = [f"--nodes={self.nodes}", f"--ntasks-per-node={self.tasks_per_node}"]
+        options = [f"--nodes={self.nodes}", f"--ntasks-per-node={self.tasks_per_node}"]
         if self.gpus_per_node:
-            found.append(f"--gpus-per-node={self.gpus_per_node}")
+            options.append(f"--gpus-per-node={self.gpus_per_node}")
         if self.time:
-            found.append(f"--time={self.time}")
-        return found
+            options.append(f"--time={self.time}")
+        return options
 
 
 def allocation(settings: Settings, cluster: ClusterConfig) -> Allocation:
-    """Return what the array task of a run asks for, without a time limit.
+    """Return the resources of the array task of a run, without a time limit.
 
-    ``parallel.nodes`` and ``parallel.gpus_per_node`` win over the cluster's file; each GPU has a process.
+    ``parallel.nodes`` and ``parallel.gpus_per_node`` override the cluster's file; each GPU has a process.
     """
     parallel = settings.parallel
     tasks, gpus = cluster.tasks_per_node, cluster.gpus_per_node
@@ -62,49 +62,49 @@ def allocation(settings: Settings, cluster: ClusterConfig) -> Allocation:
 
 
 class TimeLimits:
-    """Time limits by the plans of runs, each cell planned once."""
+    """Time limits from the plans of runs; each run configuration is planned once."""
 
     def __init__(self, longest: str) -> None:
-        """Keep the limit of the cluster's file, which no task exceeds; empty for none.
+        """Store the limit of the cluster's file, which no task exceeds.
 
         Args:
-            longest: as sbatch takes it.
+            longest: time limit in a format of sbatch; empty for none.
 
         Raises:
-            ConfigError: it is no time limit.
+            ConfigError: ``longest`` is not a time limit.
         """
         self.longest = minutes(longest) if longest else math.inf
         self._planned: dict[tuple[str, str, int], str | None] = {}
 
     def limit(self, settings: Settings, processes: int) -> str:
-        """Return the time to ask for; empty where the plan knows none, or the cluster's file gives less.
+        """Return the time to request; empty if the plan has no estimate, or the cluster's limit is shorter.
 
-        A run that is not done by then saves itself and is put back into the queue.
+        A run that has not ended by then writes a checkpoint and is requeued.
         """
         key = (settings.cell, settings.digest, processes)
         if key not in self._planned:
             self._planned[key] = _planned_time(settings, processes)
-        planned = self._planned[key]
-        return planned if planned is not None and minutes(planned) < self.longest else ""
+        plan_limit = self._planned[key]
+        return plan_limit if plan_limit is not None and minutes(plan_limit) < self.longest else ""
 
 
 def minutes(time: str) -> float:
     """Return a time limit of sbatch in minutes; ``UNLIMITED`` is infinite. Raises ConfigError."""
     if time.lower() in ("infinite", "unlimited"):
         return math.inf
-    found = TIME.fullmatch(time)
-    if found is None:
+    match = TIME.fullmatch(time)
+    if match is None:
         raise ConfigError(f"CLUSTER_TIME={time} is no time limit: write minutes, HH:MM:SS or D-HH:MM:SS")
-    first, second, third = (int(found[part] or 0) for part in ("first", "second", "third"))
-    if found["days"] is not None:  # D-HH[:MM[:SS]]
-        return (int(found["days"]) * 24 + first) * 60 + second + third / 60
-    if found["third"] is not None:  # HH:MM:SS
-        return first * 60 + second + third / 60
-    return first + second / 60  # MM[:SS]
+    field1, field2, field3 = (int(match[part] or 0) for part in ("first", "second", "third"))
+    if match["days"] is not None:  # D-HH[:MM[:SS]]
+        return (int(match["days"]) * 24 + field1) * 60 + field2 + field3 / 60
+    if match["third"] is not None:  # HH:MM:SS
+        return field1 * 60 + field2 + field3 / 60
+    return field1 + field2 / 60  # MM[:SS]
 
 
 def _planned_time(settings: Settings, processes: int) -> str | None:
-    """Return the time limit of the plan; None where no peak is stated, or the run cannot be planned here."""
+    """Return the time limit of the plan; None if the device's peak is not set, or planning fails here."""
     if settings.device.peak_flops is None:
         return None
     from experiments.run.estimate.resources import estimate
@@ -114,5 +114,5 @@ def _planned_time(settings: Settings, processes: int) -> str | None:
     try:
         priced, _ = with_stand_in(settings)
         return estimate(priced, plan(priced), processes=processes).time_limit
-    except RunError:  # the run says it itself, and its record keeps it
+    except RunError:  # the run itself reports and records the error
         return None

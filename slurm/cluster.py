@@ -13,22 +13,22 @@ from experiments.config.structured import typed
 from experiments.runtime.errors import ConfigError
 
 CLUSTER = "slurm/cluster.env"
-"""The file that is read where no other is named."""
+"""Default path of the file."""
 PREFIX = "CLUSTER_"
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterConfig:
-    """Options of sbatch, and the environment of a job. Empty values leave the choice to the cluster."""
+    """Options of sbatch, and the environment of a job. Empty values select the cluster's defaults."""
 
     partition: str = ""
-    """Partition, or several with commas."""
+    """Partition, or multiple partitions separated by commas."""
     account: str = ""
     """Account to charge."""
     qos: str = ""
     """Quality of service."""
     time: str = ""
-    """Time limit of a task, in a form sbatch takes: ``04:00:00``."""
+    """Time limit of a task, in a format of sbatch: ``04:00:00``."""
     nodes: int = 1
     """Nodes of a task."""
     tasks_per_node: int = 1
@@ -40,7 +40,7 @@ class ClusterConfig:
     mem: str = ""
     """Memory of each node: ``32G``."""
     options: str = ""
-    """Further options of sbatch, as on its command line; they win over the others."""
+    """Further options of sbatch, as on its command line; they override those above."""
     modules: str = ""
     """Environment modules that a job loads."""
     python: str = "python"
@@ -55,7 +55,7 @@ class ClusterConfig:
 
     def common_options(self) -> list[str]:
         """Return the options of every job: partition, account, time limit, memory and CPUs."""
-        named = {
+        options = {
             "--partition": self.partition,
             "--account": self.account,
             "--qos": self.qos,
@@ -63,10 +63,10 @@ class ClusterConfig:
             "--mem": self.mem,
             "--cpus-per-task": str(self.cpus_per_task),
         }
-        return [f"{option}={value}" for option, value in named.items() if value]
+        return [f"{option}={value}" for option, value in options.items() if value]
 
     def array_options(self) -> list[str]:
-        """Return ``options``, which the array of runs asks for besides its allocation."""
+        """Return ``options``, the options of the array of runs in addition to its allocation."""
         return shlex.split(self.options)
 
 
@@ -91,20 +91,20 @@ def read_cluster(path: Path) -> ClusterConfig:
         raise ConfigError(
             f"cluster={path}: {error.strerror}; copy slurm/cluster.env.example and fill it in"
         ) from None
-    for number, line in enumerate(lines, start=1):
+    for line_number, line in enumerate(lines, start=1):
         key, equals, value = line.partition("=")
         if not equals or not key.startswith(PREFIX):
-            continue  # a comment, or a variable that only jobs see
+            continue  # a comment, or a variable for jobs only
         try:
-            words = shlex.split(value, comments=True)
+            parts = shlex.split(value, comments=True)
         except ValueError as error:
-            raise ConfigError(f"{path}:{number}: {line}: {error}") from None
-        if len(words) > 1:
-            raise ConfigError(f"{path}:{number}: {line}: a value with spaces needs quotes")
-        if words and words[0]:
-            if set("$`") & set(words[0]):
+            raise ConfigError(f"{path}:{line_number}: {line}: {error}") from None
+        if len(parts) > 1:
+            raise ConfigError(f"{path}:{line_number}: {line}: a value with spaces needs quotes")
+        if parts and parts[0]:
+            if set("$`") & set(parts[0]):
                 raise ConfigError(
-                    f"{path}:{number}: {line}: {PREFIX} values are taken as they are; write it out"
+                    f"{path}:{line_number}: {line}: {PREFIX} values are taken as they are; write it out"
                 )
-            values[key.removeprefix(PREFIX).lower()] = words[0]
+            values[key.removeprefix(PREFIX).lower()] = parts[0]
     return typed(ClusterConfig, OmegaConf.to_container(OmegaConf.create(values)), str(path))  # type: ignore[arg-type]

@@ -19,23 +19,24 @@ from slurm.queue import call
 from slurm.submission import StudyRun, job_name
 
 REFERENCE = re.compile(r"\$(\w+)")
-"""The id of an earlier job in the dependencies of a later one."""
+"""Placeholder for the id of an earlier job in the dependencies of a later one."""
 DEPENDENCY = "--dependency="
 
 
 def by_allocation(runs: Sequence[StudyRun]) -> list[tuple[Allocation, list[StudyRun]]]:
     """Return runs grouped by nodes, processes and GPUs, in the order of the groups' first runs.
 
-    The time limit of a group is the longest of its runs, and the cluster's where one of them has none.
+    The time limit of a group is the longest of its runs; if one of them has none, it is the cluster's.
     """
     groups: dict[Allocation, list[StudyRun]] = {}
     for run in runs:
         groups.setdefault(dataclasses.replace(run.allocation, time=""), []).append(run)
-    found = []
-    for asked, group in groups.items():
+    timed = []
+    for key, group in groups.items():
         times = [run.allocation.time for run in group]
-        found.append((dataclasses.replace(asked, time=max(times, key=minutes) if all(times) else ""), group))
-    return found
+        longest = max(times, key=minutes) if all(times) else ""
+        timed.append((dataclasses.replace(key, time=longest), group))
+    return timed
 
 
 def commands(
@@ -45,16 +46,17 @@ def commands(
     words: Sequence[str],
     max_running: int | None = None,
 ) -> dict[str, list[str]]:
-    """Return the sbatch commands in order, by job; ``$NAME`` stands for the id of an earlier job.
+    """Return the sbatch commands in order, by job; ``$NAME`` is a placeholder for the id of an earlier job.
 
-    Runs with as many nodes, processes and GPUs are one array; all have one name, and no task index twice.
+    Runs with the same number of nodes, processes and GPUs form one array. All arrays have the same job name,
+    and task indices are unique over them.
 
     Args:
         cluster: the cluster's file.
-        folder: of the submission, ``runs/STUDY/slurm/ID``.
-        runs: of the study; those with an array task are submitted.
-        words: for experiments.train, of the whole study.
-        max_running: tasks of each array that may run at once; None for no limit.
+        folder: folder of the submission, ``runs/STUDY/slurm/ID``.
+        runs: runs of the study; those with an array task are submitted.
+        words: arguments of experiments.train for the full study.
+        max_running: maximum number of concurrent tasks of each array; None for no limit.
     """
     study, base = folder.parents[1], ["sbatch", "--parsable", *cluster.common_options()]
     limit = f"%{max_running}" if max_running else ""
@@ -66,11 +68,11 @@ def commands(
         ],
     }  # fmt: skip
     groups = by_allocation([run for run in runs if run.task is not None])
-    for asked, group in groups:
+    for allocation, group in groups:
         tasks = [run.task for run in group if run.task is not None]
-        jobs["runs" if len(groups) == 1 else f"runs_{asked.name}"] = [
+        jobs["runs" if len(groups) == 1 else f"runs_{allocation.name}"] = [
             *base, f"--job-name={name}", log_file(folder, "%a.out"), "--dependency=afterany:$prepare",
-            f"--array={min(tasks)}-{max(tasks)}{limit}", *asked.options(), *cluster.array_options(),
+            f"--array={min(tasks)}-{max(tasks)}{limit}", *allocation.options(), *cluster.array_options(),
             "slurm/study.sbatch", str(folder),
         ]  # fmt: skip
     arrays = ":".join(f"${job}" for job in jobs if job != "prepare")
@@ -99,12 +101,12 @@ class SubmitOptions:
 
 
 def dry_run(jobs: Mapping[str, list[str]], command: str, words: Sequence[str]) -> list[str]:
-    """Return the lines of a dry run: what sbatch would be given for each job, and what submits them.
+    """Return the lines of a dry run: the sbatch command of each job, and the command that submits them.
 
     Args:
-        jobs: from ``commands``, for a folder named ID, which is not there.
+        jobs: from ``commands``, for a folder named ID, which does not exist.
         command: the command of the dry run, such as ``slurm submit``.
-        words: its words.
+        words: its arguments.
     """
     words = [word for word in words if not word.startswith("submit=")]
     return [
@@ -115,21 +117,21 @@ def dry_run(jobs: Mapping[str, list[str]], command: str, words: Sequence[str]) -
 
 
 def log_file(folder: Path, name: str) -> str:
-    """Return sbatch's option for a log; ``%`` in the folder is no pattern, as it is in ``%a.out``."""
+    """Return sbatch's option for a log; ``%`` in the folder is escaped, because sbatch expands ``%a``."""
     return f"--output={str(folder).replace('%', '%%')}/{name}"
 
 
 def submit_jobs(jobs: Mapping[str, list[str]]) -> list[str]:
-    """Submit all the jobs, one after the other, or none: what was submitted before a failure is withdrawn.
+    """Submit all jobs in order, or none: after a failure, the jobs that were submitted are cancelled.
 
-    So it is at a signal between two jobs (a closed terminal, for one). One that arrives while ``sbatch`` runs
-    waits for the id of the job.
+    They are also cancelled after a signal between two jobs, such as from a closed terminal. A signal that
+    arrives while ``sbatch`` runs is handled after it has returned the id of the job.
 
     Returns:
         A line for each job, with its id.
 
     Raises:
-        RunError: a job was not taken, or a signal asked to stop before the last.
+        RunError: sbatch rejected a job, or a signal arrived before the last job.
     """
     ids: dict[str, str] = {}
     lines = []
@@ -138,12 +140,12 @@ def submit_jobs(jobs: Mapping[str, list[str]]) -> list[str]:
             for name, command in jobs.items():
                 if received:
                     raise RunError(f"stopped by {received[0].name}")
-                words = [
-                    REFERENCE.sub(lambda found: ids[found[1]], word) if word.startswith(DEPENDENCY) else word
+                command_line = [
+                    REFERENCE.sub(lambda match: ids[match[1]], word) if word.startswith(DEPENDENCY) else word
                     for word in command
                 ]
-                ids[name] = call(*words).strip().partition(";")[0]  # ID, or ID;CLUSTER
-                lines.append(f"{name}: job {ids[name]}: {shlex.join(words)}")
+                ids[name] = call(*command_line).strip().partition(";")[0]  # ID, or ID;CLUSTER
+                lines.append(f"{name}: job {ids[name]}: {shlex.join(command_line)}")
         except BaseException as failure:
             reason = str(failure) or type(failure).__name__
             raise RunError(f"{reason}; {_withdraw(ids)}") from failure
@@ -152,29 +154,29 @@ def submit_jobs(jobs: Mapping[str, list[str]]) -> list[str]:
 
 @contextmanager
 def _held_signals() -> Iterator[list[signal.Signals]]:
-    """Note the signals that ask to stop instead of dying of them."""
+    """Collect SIGINT, SIGTERM and SIGHUP instead of being terminated by them."""
     received: list[signal.Signals] = []
 
-    def note(number: int, frame: object) -> None:
-        received.append(signal.Signals(number))
+    def note(signum: int, frame: object) -> None:
+        received.append(signal.Signals(signum))
 
-    before = {
-        number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    previous = {
+        signum: signal.signal(signum, note) for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     }
     try:
         yield received
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for signum, handler in previous.items():
+            signal.signal(signum, handler)
 
 
 def _withdraw(ids: Mapping[str, str]) -> str:
-    """Cancel jobs that were submitted, and return what became of them."""
+    """Cancel the jobs that were submitted, and return a description of the outcome."""
     if not ids:
         return "nothing was submitted"
-    named = ", ".join(f"{name} ({number})" for name, number in ids.items())
+    listed = ", ".join(f"{name} ({job_id})" for name, job_id in ids.items())
     try:
         call("scancel", *ids.values())
     except RunError as error:
-        return f"already in the queue, and could not be withdrawn ({error}): {named}; scancel them"
-    return f"withdrawn again: {named}; nothing is left in the queue"
+        return f"already in the queue, and could not be withdrawn ({error}): {listed}; scancel them"
+    return f"withdrawn again: {listed}; nothing is left in the queue"

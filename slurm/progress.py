@@ -1,4 +1,4 @@
-"""How far a run is and how well it uses its GPUs: speed, utilisation, time left, and time that trained."""
+"""Progress of a run and its use of GPUs: speed, utilisation, remaining time, and goodput."""
 
 from __future__ import annotations
 
@@ -14,30 +14,30 @@ from slurm.submission import StudyRun
 
 @dataclass(frozen=True, kw_only=True)
 class Progress:
-    """What the record of a run says of its training so far. What it does not say is None."""
+    """Training progress from the record of a run. A value that is not recorded is None."""
 
     step: int | None = None
     """Step of the last row."""
     seconds: float = 0.0
     """Time spent in training steps, over all sessions."""
     tokens_per_second: float | None = None
-    """Of all its processes, at last."""
+    """Latest speed, over all processes."""
     mfu: float | None = None
-    """Model FLOPs utilisation over all sessions: the share of the stated peak of its GPUs that trained."""
+    """Model FLOPs utilisation over all sessions: model FLOPs as a fraction of the peak of its GPUs."""
     seconds_left: float | None = None
-    """Seconds of training until its tokens are spent, at that speed."""
+    """Remaining seconds of training at that speed."""
 
     def goodput(self, allocated: float) -> float | None:
-        """Return the share of the allocated seconds that trained; None where none were allocated."""
+        """Return training seconds as a fraction of allocated seconds; None if none were allocated."""
         return self.seconds / allocated if allocated > 0 else None
 
 
 def progress(run: StudyRun) -> Progress:
-    """Return the progress of a run, from result.json where it has ended, else from metrics.jsonl."""
+    """Return the progress of a run, from result.json if it has ended, else from metrics.jsonl."""
     train, validation = last_rows(Path(run.folder) / "metrics.jsonl")
     step = max((row.step for row in (train, validation) if row is not None), default=None)
     training: TrainingSummary | TrainRow | None = train
-    with contextlib.suppress(RunError):  # the table shows what is damaged
+    with contextlib.suppress(RunError):  # the table reports damaged files
         if (result := run.result()) is not None and result.training is not None:
             training = result.training
     if training is None:

@@ -1,4 +1,4 @@
-"""Queries SLURM for array tasks: those in the queue (squeue), and the final states of others (sacct)."""
+"""Queries SLURM for array tasks: those in the queue (squeue), and the states of finished ones (sacct)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def call(*command: str) -> str:
         done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT)
     except FileNotFoundError:
         raise RunError(f"{command[0]} is not on the path: is this a machine of the cluster?") from None
-    except OSError as error:  # not executable, or no room for another process
+    except OSError as error:  # not executable, or no resources for another process
         raise RunError(f"{command[0]} could not be started: {error.strerror}") from None
     except subprocess.TimeoutExpired:
         raise RunError(f"{command[0]} did not answer within {TIMEOUT:.0f} s; try again later") from None
@@ -44,13 +44,13 @@ def queued_tasks(names: Iterable[str]) -> dict[tuple[str, int], Task]:
     listed = ",".join(names)
     if not listed:
         return {}
-    # A task that was requeued waits out its old run as COMPLETING; it is in the queue all along.
+    # A requeued task is COMPLETING until its previous run has ended; it stays in the queue meanwhile.
     answer = call("squeue", "--noheader", "--array", f"--name={listed}", "--format=%j|%K|%F_%K|%T|%R")
     tasks = {}
     for line in answer.splitlines():
-        name, index, job, state, where = line.split("|", 4)
+        name, index, job, state, nodes_or_reason = line.split("|", 4)
         if index.isdecimal():
-            tasks[name, int(index)] = Task(job=job, state=state, nodes_or_reason=where)
+            tasks[name, int(index)] = Task(job=job, state=state, nodes_or_reason=nodes_or_reason)
     return tasks
 
 
@@ -76,7 +76,7 @@ def finished_tasks(names: Iterable[str]) -> dict[tuple[str, int], Task]:
 
 
 def allocated_seconds(names: Iterable[str]) -> dict[tuple[str, int], float]:
-    """Return how long each task had its nodes, all its restarts together; none without accounting."""
+    """Return the seconds of allocated nodes of each task, summed over restarts; empty without accounting."""
     listed = ",".join(names)
     if not listed:
         return {}
@@ -87,10 +87,10 @@ def allocated_seconds(names: Iterable[str]) -> dict[tuple[str, int], float]:
         )  # fmt: skip
     except RunError:  # a cluster without accounting
         return {}
-    found: dict[tuple[str, int], float] = {}
+    seconds: dict[tuple[str, int], float] = {}
     for line in answer.splitlines():
         name, job, elapsed = line.split("|")
         index = job.rpartition("_")[2]
         if index.isdecimal() and elapsed.isdecimal():
-            found[name, int(index)] = found.get((name, int(index)), 0.0) + float(elapsed)
-    return found
+            seconds[name, int(index)] = seconds.get((name, int(index)), 0.0) + float(elapsed)
+    return seconds

@@ -42,15 +42,15 @@ class StudyRun:
     task: int | None = None
     """Index of the array task that trains it; None if this submission does not."""
     tokens: int | None = None
-    """Tokens of training; None of a run that was refused."""
+    """Training tokens; None for a run that was rejected."""
     peak_flops: float | None = None
-    """Floating-point operations per second of each of its GPUs, where its device states them."""
+    """Peak floating-point operations per second of each of its GPUs; None if its device has no value."""
     allocation: Allocation = field(default_factory=Allocation)
-    """What its array task asks SLURM for."""
+    """Resources of its array task."""
 
     @property
     def status(self) -> str | None:
-        """Return ``status`` of result.json; None if there is none, ``unreadable`` if it is damaged."""
+        """``status`` of result.json; None if there is none, ``unreadable`` if it is damaged."""
         try:
             result = self.result()
         except RunError:
@@ -59,7 +59,7 @@ class StudyRun:
 
     @property
     def message(self) -> str:
-        """Return the first line of ``message`` of result.json, or of what damages it; empty without any."""
+        """First line of ``message`` of result.json, or of the error if it is damaged; empty without any."""
         try:
             result = self.result()
         except RunError as error:
@@ -80,7 +80,7 @@ class Submission:
 
     @property
     def name(self) -> str:
-        """Return the name of its array job in the queue."""
+        """Name of its array job in the queue."""
         return job_name(self.folder)
 
 
@@ -133,7 +133,7 @@ def write_submission(folder: Path, runs: Sequence[StudyRun]) -> None:
 
 
 def read_submission(folder: Path) -> Submission:
-    """Return the submission in a folder. Raises CheckpointError where its record is missing or damaged."""
+    """Return the submission in a folder. Raises CheckpointError if its record is missing or damaged."""
     remedy = f"cancel its jobs ({job_name(folder)}), remove {folder}, and submit again"
     record = read_json(folder / "runs.json", SubmissionRecord, remedy)
     if record is None:

@@ -3,9 +3,9 @@
     python -m slurm.work backbone=mamba task=recall          one run, on all processes of the job
     python -m slurm.work submission=runs/STUDY/slurm/ID   the runs of this array task, concurrently
 
-Each run is a job step of its own (``srun``), so a run that fails or is killed does not affect
-the others. SLURM may signal a preemption to steps only, not to the batch script. Ranks find
-each other through the variables that ``torchrun`` sets; ``torchrun`` itself is not used, since
+Each run is a separate job step (``srun``), so a run that fails or is killed does not affect the
+remaining runs. SLURM may signal a preemption only to steps, not to the batch script. The module
+sets the variables of the rank that ``torchrun`` would set; ``torchrun`` itself is not used, because
 it kills its workers 30 seconds after a signal and hides their exit code.
 """
 
@@ -29,7 +29,7 @@ from experiments.runtime.streams import guard_streams
 from slurm.submission import read_submission
 
 EXIT_TIMEOUT = 90
-"""Seconds that processes of a run may take to exit after the first one: rank 0 writes the result."""
+"""Seconds within which the processes of a run must exit after the first one: rank 0 writes the result."""
 MPS = "nvidia-cuda-mps-control"
 PORTS = (15000, 10000)
 """First rendezvous port and number of ports, below the range of ephemeral ports."""
@@ -38,13 +38,13 @@ EXPORT_RANK = 'export RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID WORLD_SIZE=$S
 """Shell prefix of each process of a run: sets PyTorch's variables of the rank from SLURM's."""
 
 
-def step(words: Sequence[str], environment: Mapping[str, str], packed: bool) -> list[str]:
+def step(arguments: Sequence[str], environment: Mapping[str, str], packed: bool) -> list[str]:
     """Return the srun command of a run; ``packed`` runs share the resources of the job."""
     processes = int(environment.get("SLURM_NTASKS") or environment.get("SLURM_JOB_NUM_NODES") or 1)
     command = ["srun", "--kill-on-bad-exit=0", f"--wait={EXIT_TIMEOUT}"]
-    if cpus := environment.get("SLURM_CPUS_PER_TASK"):  # srun no longer takes it from the job by itself
+    if cpus := environment.get("SLURM_CPUS_PER_TASK"):  # srun does not inherit it from the job
         command.append(f"--cpus-per-task={cpus}")
-    train = [sys.executable, "-m", "experiments.train", *words]
+    train = [sys.executable, "-m", "experiments.train", *arguments]
     if packed:
         return [*command, "--nodes=1", "--ntasks=1", "--overlap", *train]
     if processes == 1:
@@ -54,18 +54,18 @@ def step(words: Sequence[str], environment: Mapping[str, str], packed: bool) -> 
 
 @contextlib.contextmanager
 def shared_gpu(environment: dict[str, str]) -> Iterator[dict[str, str]]:
-    """Give the environment of runs whose kernels share the GPUs of this job at once, by NVIDIA's MPS.
+    """Yield an environment in which the kernels of runs share this job's GPUs concurrently, by NVIDIA's MPS.
 
-    Without MPS, where there is none or its server does not start, the processes take turns on a GPU.
+    If MPS is missing or its server does not start, the processes are time-sliced on a GPU.
     """
     if not environment.get("CUDA_VISIBLE_DEVICES") or shutil.which(MPS, path=environment.get("PATH")) is None:
         yield environment
         return
     with tempfile.TemporaryDirectory(prefix="archbench-mps-") as folder:
         shared = environment | {"CUDA_MPS_PIPE_DIRECTORY": folder, "CUDA_MPS_LOG_DIRECTORY": folder}
-        started = subprocess.run([MPS, "-d"], env=shared, input="", capture_output=True, text=True)
-        if started.returncode != 0:
-            log(f"runs take turns on the GPU: {MPS} failed ({started.stderr.strip() or started.returncode})")
+        mps = subprocess.run([MPS, "-d"], env=shared, input="", capture_output=True, text=True)
+        if mps.returncode != 0:
+            log(f"runs take turns on the GPU: {MPS} failed ({mps.stderr.strip() or mps.returncode})")
             yield environment
             return
         log("runs share the GPU by MPS")
@@ -86,30 +86,30 @@ class Job:
 
     def run(self) -> list[int]:
         """Start all runs and wait; return their exit codes, 128 + n after signal n."""
-        for number in (signal.SIGUSR1, signal.SIGTERM):
-            signal.signal(number, self._forward)
+        for signum in (signal.SIGUSR1, signal.SIGTERM):
+            signal.signal(signum, self._forward)
         environment = os.environ | {
             "MASTER_ADDR": socket.gethostname(),  # rank 0 runs where the batch script does
             "MASTER_PORT": str(PORTS[0] + int(os.environ["SLURM_JOB_ID"]) % PORTS[1]),
         }
         if packed := len(self.runs) > 1:
-            share = max(1, int(environment.get("SLURM_CPUS_PER_TASK", 1)) // len(self.runs))
-            environment.setdefault("OMP_NUM_THREADS", str(share))
+            threads = max(1, int(environment.get("SLURM_CPUS_PER_TASK", 1)) // len(self.runs))
+            environment.setdefault("OMP_NUM_THREADS", str(threads))
         with shared_gpu(environment) if packed else contextlib.nullcontext(environment) as environment:
-            for words in self.runs:
+            for arguments in self.runs:
                 if not self.received_signals:
-                    self.steps.append(subprocess.Popen(step(words, environment, packed), env=environment))
+                    self.steps.append(subprocess.Popen(step(arguments, environment, packed), env=environment))
             if signal.SIGUSR1 in self.received_signals:
                 self._forward(signal.SIGUSR1, None)  # again, for a step that was just being started
-            codes = [128 - code if code < 0 else code for code in (each.wait() for each in self.steps)]
+            codes = [128 - code if code < 0 else code for code in (process.wait() for process in self.steps)]
         return codes + [Preempted.exit_code] * (len(self.runs) - len(codes))  # never begun
 
-    def _forward(self, number: int, frame: object) -> None:
+    def _forward(self, signum: int, frame: object) -> None:
         """Forward USR1, which only the batch script receives; SLURM sends TERM to the steps itself."""
-        self.received_signals.add(number)
-        if number == signal.SIGUSR1:
-            for each in self.steps:
-                each.send_signal(number)  # srun hands it to its processes
+        self.received_signals.add(signum)
+        if signum == signal.SIGUSR1:
+            for process in self.steps:
+                process.send_signal(signum)  # srun hands it to its processes
 
     def interrupted(self, codes: Sequence[int]) -> bool:
         """Return True if runs stopped only because of a preemption, so that the job should be requeued.
@@ -126,7 +126,7 @@ class Job:
 def job_id() -> str:
     """Return the id of this job, or of this task of an array, for SLURM's commands.
 
-    SLURM_JOB_ID is no name for a task: that of the last one is the number of the whole array.
+    SLURM_JOB_ID does not identify a task: for the last task it equals the id of the full array.
     """
     if "SLURM_ARRAY_JOB_ID" in os.environ:
         return f"{os.environ['SLURM_ARRAY_JOB_ID']}_{os.environ['SLURM_ARRAY_TASK_ID']}"
@@ -134,7 +134,7 @@ def job_id() -> str:
 
 
 def requeue(again: str) -> None:
-    """Requeue this job, or print the command with which a person can."""
+    """Requeue this job, or print the command that resumes it."""
     job = job_id()
     try:
         state = _call("squeue", "--noheader", f"--jobs={job}", "--format=%T")
@@ -165,7 +165,7 @@ def log(text: str) -> None:
 
 
 def _assigned(arguments: Sequence[str]) -> tuple[list[list[str]], str]:
-    """Return the words of each run of this job, and how a person resumes them. Raises RunError."""
+    """Return the arguments of each run of this job, and the command that resumes them. Raises RunError."""
     if len(arguments) != 1 or not arguments[0].startswith("submission="):
         return [list(arguments)], f"sbatch slurm/train.sbatch {shlex.join(arguments)}"
     path = Path(arguments[0].removeprefix("submission=")).absolute()
@@ -197,8 +197,8 @@ def main(arguments: Sequence[str]) -> int:
     )
     job = Job(runs)
     codes = job.run()
-    for words, code in zip(runs, codes, strict=True):
-        log(f"exit code {code}: {shlex.join(words)}")
+    for run_arguments, code in zip(runs, codes, strict=True):
+        log(f"exit code {code}: {shlex.join(run_arguments)}")
     if job.interrupted(codes):
         requeue(again)
         return Preempted.exit_code
