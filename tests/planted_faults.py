@@ -4,8 +4,10 @@
     python -m tests.planted_faults rope-sign correction  these
     python -m tests.planted_faults --list
 
-For each fault the committed code is checked out into a scratch worktree, one line is replaced, and the tests
-that should notice run there: first those of the fast tier, then, where these pass, those of the full tier.
+The faults are listed in ``planted_faults.yaml``, with the tier that catches each. The committed code is
+checked out into a scratch worktree. For each fault one line is replaced, and the tests that should notice run
+there: first those of the fast tier, then, where these pass, those of the full tier. The exit code is 1 where
+another tier catches a fault than the listed one.
 """
 
 from __future__ import annotations
@@ -19,6 +21,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+
+import yaml
 
 from tests import ROOT
 
@@ -35,6 +39,8 @@ class Fault:
     new: str
     tests: str
     """Files or folders of ``tests/`` that should notice, separated by spaces."""
+    tier: str
+    """The first tier, ``fast`` or ``full``, of which a test notices."""
 
     def applied_to(self, text: str) -> str:
         """Return the source with the fault. Raises ValueError where the line is not there exactly once."""
@@ -43,104 +49,7 @@ class Fault:
         return text.replace(self.old, self.new)
 
 
-FAULTS = (
-    Fault(
-        name="causal-mask",
-        about="the causal mask shows the next position",
-        file="architectures/layers/attention/functional.py",
-        old="mask_BTS = ahead_BTS <= 0",
-        new="mask_BTS = ahead_BTS <= 1",
-        tests="tests/architectures/layers/attention",
-    ),
-    Fault(
-        name="rope-sign",
-        about="rotary positions turn the other way",
-        file="architectures/layers/positions.py",
-        old="torch.cat([x1 * cos - x2 * sin, x2 * cos + x1 * sin], dim=-1)",
-        new="torch.cat([x1 * cos + x2 * sin, x2 * cos - x1 * sin], dim=-1)",
-        tests="tests/architectures/layers/test_positions.py",
-    ),
-    Fault(
-        name="warmup",
-        about="the first step of the warm-up has learning rate 0",
-        file="experiments/training/lr_schedule.py",
-        old="return (step + 1) / warmup",
-        new="return step / warmup",
-        tests="tests/experiments/training/test_optimizer.py",
-    ),
-    Fault(
-        name="balance-loss",
-        about="the load-balancing loss of experts is dropped",
-        file="experiments/training/loss.py",
-        old="loss = loss + auxiliary / rows",
-        new="loss = loss + 0 * auxiliary",
-        tests="tests/experiments/objectives/test_accumulation.py",
-    ),
-    Fault(
-        name="moments",
-        about="a resumed run starts with empty optimizer moments",
-        file="experiments/training/checkpoints/stored_state.py",
-        old='load_moments(optimizer, load_file(path / "optimizer.safetensors"))',
-        new='load_file(path / "optimizer.safetensors")',
-        tests="tests/experiments/training/checkpoints tests/experiments/run/test_resume.py",
-    ),
-    Fault(
-        name="bits-per-byte",
-        about="bits per byte are nats per byte",
-        file="experiments/tasks/bits_per_byte.py",
-        old="return nats / math.log(2)",
-        new="return nats",
-        tests="tests/experiments/evaluation/test_measure.py",
-    ),
-    Fault(
-        name="dispatch",
-        about="only the first of a token's experts is added",
-        file="architectures/layers/moe/dispatch.py",
-        old="* gate_NK[..., None]).sum(1)",
-        new="* gate_NK[..., None])[:, 0]",
-        tests="tests/architectures/layers/moe/test_experts.py",
-    ),
-    Fault(
-        name="zero-order-hold",
-        about="S4's zero-order hold is Euler's step",
-        file="architectures/layers/ssm/discretization.py",
-        old="B_DM * (log_A_DM.exp() - 1) / A_DM",
-        new="B_DM * log_A_DM / A_DM",
-        tests="tests/architectures/layers/ssm/test_discretization.py",
-    ),
-    Fault(
-        name="diffusion-weight",
-        about="the loss of masked diffusion is multiplied by t instead of divided",
-        file="experiments/objectives/diffusion/masked_diffusion.py",
-        old="weight_BT = masked_BT / inverse_weight(",
-        new="weight_BT = masked_BT * inverse_weight(",
-        tests="tests/experiments/objectives/diffusion/test_masked_diffusion.py",
-    ),
-    Fault(
-        name="digest",
-        about="the digest of a run ignores the size of the model",
-        file="experiments/config/digest.py",
-        old='beside = ("seed", "runs",',
-        new='beside = ("scale", "seed", "runs",',
-        tests="tests/experiments/run/test_settings.py",
-    ),
-    Fault(
-        name="atomic-write",
-        about="a file is overwritten in place instead of replaced",
-        file="experiments/runtime/atomic_io.py",
-        old='temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")',
-        new="temporary = path",
-        tests="tests/experiments/tracking/test_run_folder.py tests/faults/test_fault_storage.py",
-    ),
-    Fault(
-        name="correction",
-        about="p-values are not corrected for the number of pairs",
-        file="analysis/stats/verdicts/family.py",
-        old="all_pairs(count)",
-        new="one_comparison()",
-        tests="tests/analysis/stats/verdicts/test_verdict_test.py",
-    ),
-)
+FAULTS = [Fault(**entry) for entry in yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text())]
 
 
 @contextmanager
@@ -185,12 +94,15 @@ def main() -> None:
     chosen = [fault for fault in FAULTS if not args.names or fault.name in args.names]
     if args.list:
         for fault in chosen:
-            print(f"{fault.name:16} {fault.file}: {fault.about}")
+            print(f"{fault.name:20} {fault.tier} {fault.file}: {fault.about}")
         return
+    different = 0
     with scratch_worktree() as checkout:
         for fault in chosen:
             tier = next((tier for tier in ("fast", "full") if notices(fault, checkout, tier)), "none")
+            different += tier != fault.tier
             print(f"| {fault.name} | {fault.about} | `{fault.file}` | {tier} |", flush=True)
+    sys.exit(different > 0)
 
 
 if __name__ == "__main__":
