@@ -117,6 +117,14 @@ def test_scaled_frequencies_are_those_of_transformers(theirs, scaling, head_dim)
     assert ours.attention_factor == pytest.approx(oracle.attention_scaling)
 
 
+def test_yarn_multiplies_scores_by_the_square_of_its_factor():
+    """The square root of 1 / t is 0.1 ln(s) + 1 (arXiv 2309.00071, section 3.4)."""
+    rotary = Rotary(dim=16, base=100.0, scaling=RotaryScaling(kind="yarn", factor=math.exp(5)))
+    assert rotary.attention_factor == pytest.approx(1.5)
+    cos, sin = rotary.tables(torch.arange(3)[None])
+    torch.testing.assert_close(cos**2 + sin**2, torch.full_like(cos, 1.5**2))
+
+
 def test_ntk_scaling_keeps_the_fastest_wave_and_divides_the_slowest():
     """The base grows by factor^(d / (d - 2)): the last frequency is divided by the factor."""
     plain = Rotary(dim=16, base=100.0).frequencies()

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from architectures.layers.attention.config import AttentionConfig, LatentConfig, validate_heads
-from architectures.layers.attention.functional import Scores, attend
+from architectures.layers.attention.functional import Scores, attend, attention_mask
 from architectures.layers.attention.latent import LatentAttention
 from architectures.layers.attention.multi_head import Attention, CrossAttention
 from architectures.layers.context import Context
@@ -261,6 +261,12 @@ def test_pairs_of_a_window_are_counted(causal, window):
         ahead = torch.arange(length)[None] - torch.arange(length)[:, None]
         near = (ahead <= 0) & (ahead > -window) if causal else ahead.abs() <= window // 2
         assert attention.pairs(length) == near.sum()
+
+
+def test_a_window_shows_the_query_itself_and_the_keys_before_it():
+    position_1T = torch.arange(4)[None]
+    mask_TS = attention_mask(position_1T, position_1T, causal=True, window=2)[0, 0]
+    assert mask_TS.int().tolist() == [[1, 0, 0, 0], [1, 1, 0, 0], [0, 1, 1, 0], [0, 0, 1, 1]]
 
 
 @pytest.mark.parametrize(("heads", "kv_heads"), [(0, 1), (-2, 1), (4, 0), (4, 3), (2, 4)])
