@@ -123,6 +123,12 @@ def test_earlier_tokens_fill_an_expert():
     assert from_logits(one_expert(6, 3), 1, capacity=2).kept_BTK.sum() == 2
 
 
+def test_an_uneven_share_is_rounded_up():
+    """Seven tokens, three experts: an even share is 2 and a third."""
+    assert from_logits(one_expert(7, 3), 1, capacity_factor=1.0).kept_BTK.sum() == 3
+    assert router(3, 1, choice="expert").route(tokens(1, 7, 6), None).kept_BTK.sum(1).tolist() == [[3] * 3]
+
+
 def test_only_training_is_limited_by_the_factor():
     made, x = router(3, 1, capacity_factor=0.1), tokens(1, 9, 6)
     assert made.route(x, None).kept_BTK.sum() <= 3
