@@ -11,6 +11,7 @@ from experiments.tasks.metrics import (
     macro_f1,
     matthews,
     pearson,
+    ratio_standard_error,
     spearman,
     split_metrics,
 )
@@ -25,6 +26,12 @@ def test_accuracy_f1_and_matthews_by_hand():
     assert macro_f1(label, guess) == pytest.approx((6 / 9 + 8 / 11) / 2)
     expected = (3 * 4 - 2 * 1) / math.sqrt((3 + 2) * (3 + 1) * (4 + 2) * (4 + 1))
     assert matthews(label, guess) == pytest.approx(expected)
+
+
+def test_the_error_of_a_ratio_to_items_of_one_size_is_that_of_a_mean():
+    value = np.array([0.2, 0.5, 0.9, 0.4])
+    found, clusters = ratio_standard_error(value, np.ones(4), np.arange(4))
+    assert (found, clusters) == (pytest.approx(stats.sem(value)), 4)
 
 
 def test_matthews_ends_and_constant_guesses():

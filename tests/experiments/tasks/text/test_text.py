@@ -70,6 +70,14 @@ def test_epochs_and_seeds_differ_in_order_and_in_borders(text):
     assert np.mean(np.diff(begins) == LENGTH) < 0.1  # neighbours of the text are no neighbours here
 
 
+def test_every_epoch_is_shuffled_anew(text):
+    """Whatever the borders of its windows are."""
+    orders = {
+        tuple(text._train_windows(7, 250 * epoch + np.arange(250)).argsort().tolist()) for epoch in range(3)
+    }
+    assert len(orders) == 3
+
+
 def test_a_batch_is_a_pure_function_and_may_span_epochs(folder, text):
     together = rows(text, "train", 3, 240, 300)  # epochs 0, 1 and 2
     assert together == [row for i in range(300) for row in rows(text, "train", 3, 240 + i, 1)]
