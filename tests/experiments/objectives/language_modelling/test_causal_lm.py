@@ -92,6 +92,16 @@ def test_a_uniform_model_pays_the_log_of_the_vocabulary():
     assert total / count == pytest.approx(math.log(TASK.vocabulary.size))
 
 
+def test_a_first_token_behind_no_begin_token_is_not_scored(monkeypatch):
+    """As with the tokenizers of some folders: neither its nats nor its bytes count."""
+    monkeypatch.setattr(CausalLM, "begin", ())
+    batch = replace(toys.whole(torch.tensor([[3, 1, 4, 1]])), bytes_BT=torch.tensor([[5, 1, 2, 3]]))
+    model = toys.uniform_model(TASK.vocabulary)
+    score = objective().likelihood_score(model, batch, toys.generators(1))
+    assert score.nats_B.item() == pytest.approx(3 * math.log(TASK.vocabulary.size))
+    assert score.bytes_B.tolist() == [1 + 2 + 3]
+
+
 @pytest.mark.parametrize("name", toys.CAUSAL)
 def test_the_likelihood_is_the_chain_rule_step_by_step(name):
     model, batch = toys.build(name, TASK.vocabulary.size), toys.random_text(3, 9, 20)
