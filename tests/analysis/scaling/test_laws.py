@@ -144,6 +144,12 @@ def test_the_largest_budget_is_predicted_from_the_others() -> None:
     assert held_out(worse)["error"].mean() == pytest.approx(1 / 1.05 - 1, abs=0.005)
 
 
+def test_a_budget_is_held_out_whole_though_its_runs_differ_a_little() -> None:
+    exact = points(PLANTED, noise=0.0)
+    factor = np.random.default_rng(0).uniform(0.97, 1.0, len(exact))
+    assert len(held_out(exact.assign(flops=exact["flops"] * factor))) == len(held_out(exact))
+
+
 def test_dropping_takes_the_highest_losses() -> None:
     frame = pd.DataFrame({"loss": [3.0, 9.0, 1.0, 7.0]})
     assert sorted(drop_highest(frame, 2)["loss"]) == [1.0, 3.0]

@@ -24,6 +24,11 @@ def read(text: str, units: dict[str, float]) -> float:
     return float(found[1]) * units[found[2]]
 
 
+def test_three_digits_are_shown_of_what_is_rounded_up_too() -> None:
+    shown = {9.994: "9.99", 9.996: "10.0", 99.94: "99.9", 99.96: "100", 999.6: "1.00k"}
+    assert {value: si(value) for value in shown} == shown
+
+
 @pytest.mark.parametrize(("show", "units"), [(count, UNITS), (si, UNITS), (size, BYTES)])
 @pytest.mark.parametrize("sign", [1, -1])
 def test_numbers_read_back(show: Callable[[float], str], units: dict[str, float], sign: int) -> None:
