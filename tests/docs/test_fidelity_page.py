@@ -3,7 +3,9 @@
 import re
 
 import pytest
+from omegaconf import OmegaConf
 
+from experiments.config.dataclass_defaults import config_defaults
 from experiments.config.folder import CONF
 from tests import ROOT
 from tests.backbones import PRESETS
@@ -24,5 +26,7 @@ def test_settings_that_the_page_names_exist() -> None:
     """A key that is renamed must be renamed there."""
     page = (ROOT / "docs" / "fidelity.md").read_text()
     text = "".join(path.read_text() for path in CONF.rglob("*.yaml"))
+    targets = re.findall(r"^_target_: (.*)$", text, flags=re.MULTILINE)
+    text += "".join(OmegaConf.to_yaml(OmegaConf.create(config_defaults(target))) for target in targets)
     for key in re.findall(r"([a-z_A-Z]+)=", " ".join(re.findall(r"`([^`]*)`", page))):
         assert f"{key}:" in text, key
