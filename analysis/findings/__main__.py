@@ -6,7 +6,7 @@
 A registered claim is confirmed, refuted or undecided by the runs that its record names; records are
 docs/findings/*.yaml, each committed before these runs. A published number (docs/results/published/*.yaml) is
 reproduced or missed, and a published order of models holds or does not. With ``out`` the pages findings.md
-and results/published.md are written into that folder, and findings/findings.csv and findings/findings.svg.
+and results/published.md are written into that folder, with their CSV files and the figure of the claims.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ from experiments.runtime.errors import nearest
 
 FIGURE = Path("findings") / "findings.svg"
 TABLE = Path("findings") / "findings.csv"
+PUBLISHED = Path("results") / "published.csv"
 WIDTH = 120
 """Characters of a line where the output is no terminal."""
 
@@ -111,6 +112,7 @@ def contents(decided: Decided) -> dict[Path, str | bytes]:
         TABLE: csv_text(measurements(decided.findings)),
         Path("findings.md"): markdown(decided.findings, None if figure is None else str(FIGURE)),
         Path("results") / "published.md": published_page.markdown(decided.published),
+        PUBLISHED: published_page.published_table(decided.published).to_csv(index=False),
     }
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from io import StringIO
 
+import pandas as pd
 from rich import box
 from rich.console import Console
 from rich.table import Table
@@ -23,15 +24,16 @@ PREAMBLE = """\
 
 {rows}
 
-Ours: mean over seeds ± half-width of the 95% t-interval; higher is better unless the record says otherwise.
-A number is `reproduced` within its tolerance, or `missed by` the distance to it; without a verdict only an
-order is claimed. An order has its weakest gain, paired by seed: it `holds` where that is above 0 with its
-95% interval, is `not separated` where only the means agree, and `does not hold` where a mean disagrees.
+Ours: mean over seeds ± half-width of the 95% t-interval. Higher is better unless the unit says otherwise. A
+number is `reproduced` within its tolerance, or `missed by` the distance to it. A claimed order of models has
+its smallest gain, paired by seed: it `holds` if the 95% interval is above 0, is `not separated` if only the
+means agree, and `does not hold` if a mean disagrees.
+
+[published.csv](published.csv) has all rows, also those without a verdict of their own, with unit, source and
+command. The YAML file of a record has both settings. `archbench findings claim=NAME` prints a record with its
+runs, and `archbench findings out=docs` writes this page.
 
 ## Records
-
-`archbench findings claim=NAME` prints both settings and the runs; `archbench findings
-out=docs` writes this page.
 
 {records}
 """
@@ -137,16 +139,34 @@ def text(pages: Sequence[Page]) -> str:
 
 
 def markdown(pages: Sequence[Page]) -> str:
-    """Return the page of results: a table of published results and ours, then a list of the records."""
+    """Return the page of results: a table of the verdicts, then the records."""
     run = [page for page in pages if page.when != NOT_RUN]
-    rows = [[page.name, *line] for page in run for line in _rows(page)]
+    rows = [[page.name, *row] for page in run for row in _rows(page) if row[-1].startswith(KINDS)]
     not_run = [_link(page) for page in pages if page.when == NOT_RUN]
-    entries = [_entry(page) for page in run] + [f"- Not run: {', '.join(not_run)}."] * bool(not_run)
+    entries = [f"- `{page.name}`: {_link(page)}, {_unit(page.record)}." for page in run]
+    entries += [f"- Not run: {', '.join(not_run)}."] * bool(not_run)
     return PREAMBLE.format(
         counts=f"{len(run)} of {len(pages)} records were run. Verdicts: {verdict_counts(run)}.",
         rows="\n".join(table(("record", *HEADERS), rows)),
         records="\n".join(entries),
     )
+
+
+def published_table(pages: Sequence[Page]) -> pd.DataFrame:
+    """Return every row and order of the records, with unit, source and command."""
+    columns = ["record", *HEADERS, "unit", "source", "command"]
+    rows = [
+        [
+            page.name,
+            *row,
+            _unit(page.record),
+            f"{page.record.source}, {page.record.place}",
+            page.record.command,
+        ]
+        for page in pages
+        for row in _rows(page)
+    ]
+    return pd.DataFrame(rows, columns=columns)
 
 
 def _rows(page: Page) -> list[list[str]]:
@@ -159,12 +179,8 @@ def _link(page: Page) -> str:
     return f"[{page.record.title}](published/{page.name}.yaml)"
 
 
-def _entry(page: Page) -> str:
-    """Return source and unit of a record, and the command that reproduces it."""
-    record = page.record
-    lower = "; lower is better" if record.direction == "lower" else ""
-    source = f"{record.source}, {record.place}"
-    return f"- `{page.name}`: {_link(page)}, {record.unit}{lower}. {source}. `{record.command}`"
+def _unit(record: Record) -> str:
+    return record.unit + ("; lower is better" if record.direction == "lower" else "")
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
