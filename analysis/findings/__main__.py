@@ -112,7 +112,7 @@ def contents(decided: Decided) -> dict[Path, str | bytes]:
         TABLE: csv_text(measurements(decided.findings)),
         Path("findings.md"): markdown(decided.findings, None if figure is None else str(FIGURE)),
         Path("results") / "published.md": published_page.markdown(decided.published),
-        PUBLISHED: published_page.published_table(decided.published).to_csv(index=False),
+        PUBLISHED: csv_text(published_page.published_table(decided.published)),
     }
 
 
