@@ -105,5 +105,5 @@ def test_targets_are_written_behind_solved_pairs(saved: LoadedModel, prompts: li
 
 
 def test_other_tasks_are_refused_with_what_takes_them() -> None:
-    with pytest.raises(ConfigError, match=r"task=recall: .* archbench evaluate takes the other tasks"):
+    with pytest.raises(ConfigError, match=r"task=recall: .* use archbench evaluate for other tasks"):
         own_task("recall", commands.task(*commands.RECALL), 0)
