@@ -155,7 +155,7 @@ class Output:
     """Output of the attached readout for the hidden states; None where none is attached."""
     auxiliary: dict[str, Tensor] = field(default_factory=dict)
     """Extra losses by name, already weighted, each *summed over the sequences* of the batch: the
-    trainer divides by the number of sequences, so that micro-batches add up exactly."""
+    loss divides by the number of sequences, so that micro-batches add up exactly."""
 
 
 @dataclass(kw_only=True)

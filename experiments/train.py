@@ -5,8 +5,8 @@
     archbench train study=compare
     torchrun --nproc-per-node 2 -m experiments.train backbone=decoder parallel=fsdp
 
-A cell that is complete is not trained again; one that was interrupted continues. A cell of a sweep or a study
-that is refused leaves a record, and the others are trained.
+A cell that is complete, diverged or ran out of memory is not trained again; one that was stopped continues.
+A cell of a sweep or a study that is refused leaves a record, and the others are trained.
 """
 
 from __future__ import annotations

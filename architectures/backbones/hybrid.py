@@ -69,9 +69,9 @@ class HybridConfig(TransformerConfig):
 
     layers: list[str] = field(default_factory=lambda: ["mamba", "attention", "mamba", "mamba"])
     """Pattern of the mixers over the layers: ``attention``, ``local_attention`` (within
-    ``attention.window``), ``s4``, ``mamba``, ``mamba2``, ``gla``, ``deltanet``, ``gated_deltanet`` or
-    ``mlstm``. ``mamba*7`` means seven layers. Parallel mixers, such as ``attention+mamba2``, read the
-    same input; their outputs are added."""
+    ``attention.window``), or the name of a module of ``architectures.mixers``, such as ``mamba``.
+    ``mamba*7`` means seven layers. Parallel mixers, such as ``attention+mamba2``, read the same input;
+    their outputs are added."""
     multipliers: MultipliersConfig = field(default_factory=MultipliersConfig)
     """Constant factors of attention, Mamba-2, dense feed-forwards, embedding and logits (Falcon-H1)."""
 

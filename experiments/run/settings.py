@@ -78,7 +78,7 @@ class Settings(Sections):
 
     @property
     def key(self) -> str:
-        """The run key: folder, resume key, W&B id and "already done?" test in one."""
+        """The run key: it names the folder and the W&B run, and checkpoints record it."""
         return f"{self.cell}-{self.digest}-s{self.seed}"
 
     @property

@@ -1,4 +1,4 @@
-"""Removes secrets from what is written to disk or uploaded."""
+"""Removes secrets from what is written to disk, uploaded or printed (``experiments.runtime.streams``)."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ metrics.jsonl      one row for each logged step and each evaluation
 train.log          the lines that its processes printed, with the time (UTC)
 routing/           the experts that a few fixed examples chose at each evaluation, where there are experts
 checkpoints/       what is needed to continue
-result.json        written last, in one piece; its presence says that the run has ended, and how
+result.json        written last, in one piece: how the run ended, or that it was stopped and can continue
 """
 
 from __future__ import annotations

@@ -200,5 +200,8 @@ def _chunks(length: int, size: int) -> list[slice]:
 
 
 def selective_scan_flops(length: int, channels: int, state: int) -> int:
-    """Multiplications and additions of the recurrence: exponent, input, update (2) and readout (2)."""
+    """Multiplications and additions of the recurrence: exponent, input, update (2) and readout (2).
+
+    The additional one of each channel is its input times the time step.
+    """
     return length * channels * (1 + 6 * state)
