@@ -88,7 +88,7 @@ class CompareConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """What is known of a study."""
+    """The runs of a study, with everything that is computed from them."""
 
     config: CompareConfig
     frame: pd.DataFrame

@@ -77,7 +77,7 @@ class Swept:
     rates: pd.DataFrame
     """From ``analysis.stats.learning_rates.choice.rate_table``."""
     mixed: str
-    """How the study varies more than learning rates; empty where it does not."""
+    """Settings that the study varies in addition to learning rates; empty if there are none."""
     grid: pd.DataFrame
     """From ``analysis.stats.learning_rates.settings_grid.grid_table``, where it does."""
 

@@ -76,7 +76,7 @@ def sample(run: Path, judge: Path, args: argparse.Namespace, method: str, steps:
 
 
 def measure(args: argparse.Namespace, runs: Path) -> list[dict[str, Any]]:
-    """One row for each sampler; the first is one token a full pass."""
+    """Return a row for each sampler; the first is one token a full pass."""
     judge = train("decoder", args, runs)
     one_by_one, blocks = train("masked_diffusion", args, runs), train("block_diffusion", args, runs)
     baseline = sample(one_by_one, judge, args, "first_hitting", args.length)

@@ -1,4 +1,4 @@
-"""One part of the GPU measurements, in a child process: ``gpu_part.py mfu cuda 600 [--tiny]``.
+"""Run a part of the GPU measurements in a child process: ``gpu_part.py mfu cuda 600 [--tiny]``.
 
 Prints a JSON object for each row as soon as it is measured. A failure becomes a row with an ``error``, and
 the next row is tried; so do rows that exceed the time.

@@ -147,7 +147,7 @@ def _is_node(event: Any) -> bool:
 
 
 def _makes_a_node(event: Any) -> bool:
-    """Whether a step of the backward pass has the sequence number of this operator."""
+    """Return True if a step of the backward pass has the sequence number of this operator."""
     return event.sequence_nr >= 0 and not any(_is_node(caller) for caller in callers(event))
 
 

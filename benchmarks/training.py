@@ -70,7 +70,7 @@ class Trained:
 def measure(
     family: str, shape: Shape, batch: int, bf16: bool, rounds: int, *, compiled: bool = False
 ) -> dict[str, Any]:
-    """One row: the medians of all, ratios, and the fraction of GEMM peak."""
+    """Return a row: the medians of all, ratios, and the fraction of GEMM peak."""
     torch.compiler.reset()
     pair = make_pair(family, shape, compiled=compiled)
     peers = [peer for peer in pair.theirs if not peer.once or shape.length <= SLOW]

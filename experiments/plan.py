@@ -73,7 +73,7 @@ _estimated: list[tuple[str, Estimated]] = []
 
 @dataclass(frozen=True, kw_only=True)
 class PlanConfig:
-    """What is printed."""
+    """Options of ``archbench plan``."""
 
     watch: bool = False
     """Follow a study until all its runs have ended."""

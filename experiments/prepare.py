@@ -39,7 +39,7 @@ STAGES = ("all", "plan", "parts")
 
 @dataclass(frozen=True, kw_only=True)
 class PrepareConfig:
-    """How much of the preparation this process does."""
+    """The part of the preparation that this process does."""
 
     processes: int | None = None
     """Processes that tokenise; by default one for each CPU of the job or of the machine."""

@@ -29,7 +29,7 @@ from slurm.jobs import SubmitOptions, dry_run, log_file, submit_jobs
 
 @dataclass(frozen=True, kw_only=True)
 class SubmitPreparationConfig(SubmitOptions):
-    """How the preparation is divided into jobs."""
+    """Division of the preparation into jobs."""
 
     tasks: int = 4
     """Tasks of the array; each tokenises with as many processes as CLUSTER_CPUS_PER_TASK."""

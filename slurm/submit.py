@@ -39,7 +39,7 @@ from slurm.submission import StudyRun, new_folder, submissions, write_submission
 
 @dataclass(frozen=True, kw_only=True)
 class SubmitConfig(SubmitOptions):
-    """How runs are packed into jobs."""
+    """Packing of runs into jobs."""
 
     runs_per_task: int = 1
     """Runs that train concurrently in one array task, on the same GPU: for small models."""

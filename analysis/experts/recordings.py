@@ -52,7 +52,7 @@ class LayerTokens:
     kind_N: NDArray[np.uint8] | None
     """Word class, an index into ``token_kinds.KINDS``; None if the task has no text."""
     code_N: NDArray[np.bool_] | None
-    """Whether the token's line looks like code; None if the task has no text."""
+    """True if the token's line looks like code; None if the task has no text."""
 
 
 def open_run(path: Path, device: torch.device) -> LoadedModel:

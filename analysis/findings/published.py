@@ -19,7 +19,7 @@ DIRECTIONS = ("higher", "lower", "none")
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One value of the source."""
+    """A value of the source."""
 
     name: str = ""
     """The measured quantity, as named by the source."""

@@ -45,7 +45,7 @@ NOT_RUN = "not run"
 
 @dataclass(frozen=True, kw_only=True)
 class Line:
-    """One row of a record with our result."""
+    """A row of a record with our result."""
 
     row: Row
     ours: Estimate
@@ -68,7 +68,7 @@ class OrderVerdict:
 
 @dataclass(frozen=True, kw_only=True)
 class Page:
-    """One record with our results and verdicts."""
+    """A record with our results and verdicts."""
 
     name: str
     record: Record

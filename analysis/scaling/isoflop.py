@@ -14,7 +14,7 @@ import pandas as pd
 from analysis.scaling.laws import SAME_BUDGET
 
 MIN_SIZES = 4
-"""One more than the number of coefficients of a parabola."""
+"""Smallest number of points for a parabola: its number of coefficients, plus 1."""
 
 
 def with_budgets(points: pd.DataFrame) -> pd.DataFrame:

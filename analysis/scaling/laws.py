@@ -25,7 +25,7 @@ EXPONENTS = (0.01, 2.0)
 """Bounds of alpha and beta; a fit that ends on a bound has not determined the exponent."""
 STARTS = ((0.2, 0.2), (0.5, 0.5), (0.8, 0.2), (0.2, 0.8))
 MIN_POINTS = 6
-"""One more than the number of constants of the law."""
+"""Smallest number of points for the law: its number of constants, plus 1."""
 SAME_BUDGET = 1.1
 """Maximum ratio of the FLOPs of runs that count as one budget."""
 

@@ -32,7 +32,7 @@ class Row:
     group: str
     """Heading of the row's group; empty for none."""
     cells: list[str]
-    """One text for each column; fewer if ``note`` replaces the remaining cells."""
+    """The text of each column; fewer if ``note`` replaces the remaining cells."""
     note: str = ""
     """Reason why a model is not compared. It replaces the verdict and the columns after it."""
 

@@ -1,4 +1,4 @@
-"""What the commands about Weights & Biases share: options, the API key, and failures of W&B."""
+"""Options, the check of the API key, and failures of W&B, shared by the commands for Weights & Biases."""
 
 from __future__ import annotations
 

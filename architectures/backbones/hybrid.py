@@ -29,7 +29,7 @@ ATTENTION = {"attention": "global", "local_attention": "local"}
 
 
 class MixerModule(Protocol):
-    """What a module of ``architectures.mixers`` defines; ``make_bidirectional`` is optional."""
+    """The definitions of a module of ``architectures.mixers``; ``make_bidirectional`` is optional."""
 
     Config: type[MixerConfig]
     make: Callable[..., Mixer]

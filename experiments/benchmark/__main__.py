@@ -62,7 +62,7 @@ def benchmark(cfg: DictConfig) -> None:
 
 
 def answers(row: dict[str, Any]) -> bool:
-    """Whether a row without a measurement is a valid answer: that no batch size fits."""
+    """Return True if a row without a measurement is a valid answer: that no batch size fits."""
     return row["batch_choice"] == "largest" and row["status"] == "oom"
 
 

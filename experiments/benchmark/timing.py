@@ -22,7 +22,7 @@ LEAST_BYTES, PASSED_BYTES = 2**20, 2**28
 
 
 def is_stable(times: Sequence[float], window: int = WINDOW) -> bool:
-    """Whether the medians of the last ``window`` times and of the previous ones are within ``TOLERANCE``."""
+    """Return True if the medians of the last and the previous ``window`` times are within ``TOLERANCE``."""
     if window < 1 or len(times) < 2 * window:
         return False
     previous = statistics.median(times[-2 * window : -window])

@@ -1,4 +1,4 @@
-"""One cell of a benchmark, measured in a separate process.
+"""Measure a cell of a benchmark in a separate process.
 
 ``python -m experiments.benchmark.worker`` reads a JSON object from its standard input (``backbone``,
 ``objective``, ``device`` and ``cell``, as ``experiments.benchmark`` writes them) and prints the measurement

@@ -32,7 +32,7 @@ UNREADABLE = (
     TypeError,
     ValueError,
 )
-"""What evaluating an expression raises that is not as simple as the defaults of a dataclass are."""
+"""Exceptions from evaluating an expression that is not as simple as the default of a dataclass field."""
 FACTORIES = {"list": list, "dict": dict}
 OPERATORS: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv,

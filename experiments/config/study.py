@@ -32,7 +32,7 @@ class WorkloadConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class StudyConfig:
-    """What the analysis of a study is asked for; ``tuned`` and ``values`` decide settings of its runs."""
+    """Requests of a study to its analysis; ``tuned`` and ``values`` decide settings of its runs."""
 
     name: str = MISSING
     """Name of the study, the folder of its runs."""

@@ -108,7 +108,7 @@ class RunSession:
     trainer: Trainer | None = None
     """None until the model is ready to be trained."""
     result: RunResult = field(init=False)
-    """What is known so far; set by ``begin``, as are the fields below."""
+    """The result as far as it is known; set by ``begin``, like the fields below."""
     tracker: Tracker = field(init=False)
     interruptions: Interruptions = field(init=False)
 

@@ -25,7 +25,7 @@ class Json:
 
 
 class StudyColumns(BaseModel):
-    """What a run's place in its study says."""
+    """Columns that follow from the path of a run in its study."""
 
     study: str
     """Name of the study."""
@@ -36,11 +36,11 @@ class StudyColumns(BaseModel):
     arm: str
     """The shortest name that tells the run configurations of a task apart."""
     studies_differ: Annotated[str, Json(list[str])]
-    """What differs between the studies, of several studies alone."""
+    """The difference between studies, for a frame of multiple studies only."""
 
 
 class RunColumns(BaseModel):
-    """What is read from a run folder, without ``SECTIONS``."""
+    """Columns that are read from a run folder, without those of ``SECTIONS``."""
 
     cell: str
     """BACKBONE-TASK-SCALE."""
@@ -78,7 +78,7 @@ class RunColumns(BaseModel):
     """Likelihood type."""
     estimator: str | None
     slices: Annotated[str | None, Json(list[dict[str, Any]])]
-    """What slices of a text add to the score."""
+    """Contributions of slices of a text to the score."""
     further: Annotated[str, Json(dict[str, float | None])]
     """The score of each of ``trainer.extra_evaluations``."""
     validation: float
@@ -91,7 +91,7 @@ class RunColumns(BaseModel):
     """Hash of the data."""
     git_commit: str | None
     git_dirty: bool | None
-    """Whether anything was changed since the commit."""
+    """True if a file was changed after the commit."""
     git_code: str | None
     """Hash of the code that the result depends on."""
     device_name: str | None
@@ -110,7 +110,7 @@ class RunColumns(BaseModel):
     references: Annotated[str, Json(list[dict[str, Any]])]
     """Lines to read the score against, such as chance."""
     published: Annotated[str, Json(list[Any])]
-    """What the study quotes from others (``study.published``)."""
+    """Published results that the study quotes (``study.published``)."""
     baseline: str | None
     """``study.baseline``."""
     against: str | None
@@ -126,7 +126,7 @@ class RunColumns(BaseModel):
     decay_ends: Annotated[str, Json(list[float])]
     """Fractions of the steps at which the learning rate decayed."""
     changed: Annotated[str, Json(list[str])]
-    """What of code, libraries and machine changed between restarts: if anything did, the result is not exact
+    """Changes of code, libraries and machine between restarts: if anything did, the result is not exact
     to the last bit."""
     corrupt_lines: int
     """Lines of metrics.jsonl that are no JSON object."""

@@ -56,7 +56,7 @@ class MatchedSize(Record):
     """The size that is held equal among the models of a study."""
 
     axis: str
-    """What is held equal: ``scale.axis``."""
+    """The quantity with equal values for all models: ``scale.axis``."""
     target: int | None
     """The size that was asked for; None where all widths are given."""
     value: int
@@ -105,7 +105,7 @@ class PlannedCost(Record):
 
 
 class TrainingSummary(Record):
-    """What training took, over all sessions of the run."""
+    """Cost of training, over all sessions of the run."""
 
     steps: int
     tokens: int
@@ -156,9 +156,9 @@ class Resume(Record):
     sittings: int
     """Sessions, this one included."""
     exact: bool
-    """Whether the result is, to the last bit on a CPU, that of a run without interruption."""
+    """True if the result is, to the last bit on a CPU, that of a run without interruption."""
     changed: dict[str, list[str | int | None]]
-    """What has changed since the first session, by dotted key: before, and now."""
+    """Changes since the first session, by dotted key: the value before, and the value now."""
     fallbacks: list[str] = []
     """Damaged checkpoints in whose place an older one was resumed, each with its reason."""
 
@@ -200,7 +200,7 @@ class RunResult(Record):
     """Hash of the data."""
     training_set: TrainingSet | None = None
     data_note: str | None = None
-    """What the task says of its data."""
+    """Note of the task on its data."""
     initial: InitialModel | None = None
     parent: ParentRun | None = None
     resume: Resume | None = None

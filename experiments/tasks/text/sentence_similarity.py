@@ -1,4 +1,4 @@
-"""How similar are two texts? Pairs with a score, from files, a hub dataset, or generated here.
+"""Similarity of two texts: pairs with a score, from files, a hub dataset, or generated here.
 
 The default needs no network: sentences in an invented language in which every
 meaning has two unlike words. The score is the fraction of meanings that two sentences

@@ -93,7 +93,7 @@ def test_a_uniform_model_pays_the_log_of_the_vocabulary():
 
 
 def test_a_first_token_behind_no_begin_token_is_not_scored(monkeypatch):
-    """As with the tokenizers of some folders: neither its nats nor its bytes count."""
+    """Tokenizers of some folders have no begin token: nats and bytes of the first token do not count."""
     monkeypatch.setattr(CausalLM, "begin", ())
     batch = replace(toys.whole(torch.tensor([[3, 1, 4, 1]])), bytes_BT=torch.tensor([[5, 1, 2, 3]]))
     model = toys.uniform_model(TASK.vocabulary)
