@@ -80,7 +80,7 @@ def read_tree(cfg: DictConfig) -> dict[str, Any]:
     _check_groups(tree)
     budget = with_tokens(tree["budget"], tree["scale"], tree["task"])
     unasked = dataclasses.asdict(StudyConfig())
-    study = {key: value for key, value in tree["study"].items() if value not in (None, unasked.get(key, ...))}
+    study = {key: value for key, value in tree["study"].items() if value != unasked.get(key, ...)}
     return {**tree, "scale": with_target(tree["scale"]), "budget": budget, "study": study}
 
 

@@ -22,6 +22,8 @@ from tests.experiments import commands
         ("study.margin=1e400", "study.margin=inf must be a finite number"),
         ("study.shared_seeds=7", "study.shared_seeds=7 must be true or false"),
         ("study.fixed_grid=7", "study.fixed_grid=7 must be true or false"),
+        ("study.fixed_grid=null", "study.fixed_grid: .*None"),
+        ("study.published=null", "study.published: "),
         ("study.published=[[1]]", r"study.published=\[\[1\]\]: \[1\] must be a single value"),
         ("study.published=text", r"study.published=text must be a list: write study.published=\[text\]"),
         ("study.baseline=[decoder]", "study.baseline: Cannot convert"),
