@@ -10,7 +10,7 @@ unexport PYTHONDONTWRITEBYTECODE
 PYTEST := $(BIN)/python -m pytest
 PARALLEL := --numprocesses $(JOBS) --dist loadfile --no-loadscope-reorder
 
-.PHONY: help install compare track test test-full test-slurm test-gpu test-browser durations bench lint docs clean
+.PHONY: help install compare track test test-full test-slurm test-gpu test-kernels test-browser durations bench lint docs clean
 
 help:
 	@echo "make compare      train all six families on a CPU, print the table, write the report"
@@ -19,6 +19,7 @@ help:
 	@echo "make test-full    run all the other cases; SHARD=2/4 runs the second of four parts"
 	@echo "make test-slurm   run jobs on a SLURM started on this machine; needs root, see docs/how-to/slurm.md"
 	@echo "make test-gpu     run the tests that need a CUDA device, see docs/performance/gpu.md"
+	@echo "make test-kernels run the Triton kernels of mamba-ssm and flash-linear-attention in Triton's interpreter"
 	@echo "make test-browser open the report in Chromium, where it is installed"
 	@echo "make durations    run both and record how long each test takes; nothing else running"
 	@echo "make bench        measure what has a goal beside other libraries: half an hour, nothing else running"
@@ -54,6 +55,22 @@ test-slurm: $(INSTALLED)
 
 test-gpu: $(INSTALLED)
 	@$(PYTEST) --tier all -m gpu tests/gpu
+
+KERNELS := .kernels/.installed
+DOWNLOAD := $(BIN)/python -m pip download --quiet --disable-pip-version-check --no-deps --no-build-isolation --no-binary :all:
+
+# No compiled part is built: the interpreter needs the Python sources only.
+$(KERNELS): tests/kernels/requirements.txt tests/kernels/sources.txt | $(INSTALLED)
+	@echo "Unpacking Triton and the sources of kernels into .kernels (a gigabyte, once) ..."
+	@rm -rf .kernels
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target .kernels/packages -r tests/kernels/requirements.txt
+	@while read -r source; do MAMBA_SKIP_CUDA_BUILD=TRUE CAUSAL_CONV1D_SKIP_CUDA_BUILD=TRUE $(DOWNLOAD) --dest .kernels "$$source" || exit 1; done < tests/kernels/sources.txt
+	@for archive in .kernels/*.tar.gz; do tar --extract --gzip --file "$$archive" --directory .kernels || exit 1; done
+	@touch $@
+
+test-kernels: $(KERNELS)
+	@$(PYTEST) --tier all -m kernels $(PARALLEL) tests/kernels
+	@PYTHONPATH=.kernels/mamba_ssm-2.3.1:.kernels/packages $(PYTEST) --tier all -k "code_of_the_authors" tests/architectures/layers/ssm
 
 test-browser: $(INSTALLED)
 	@$(PYTEST) --tier all -m browser tests/analysis

@@ -39,6 +39,7 @@ OPTIONAL = {
         "hydra-submitit-launcher", "Hydra's SLURM launcher: pip install 'archbench[slurm]'"
     ),
     "mamba_ssm": ("mamba-ssm", "fused scans on a GPU: pip install 'archbench[cuda]'"),
+    "fla": ("fla-core", "scan=fla, kernels of linear attention on a GPU: pip install 'archbench[fla]'"),
 }  # fmt: skip
 """By module: the package, and what it is for."""
 ROOM = 2**30
@@ -63,9 +64,20 @@ def _packages() -> Iterator[tuple[str, str]]:
     for module, (name, purpose) in OPTIONAL.items():
         top = module.partition(".")[0]
         if importlib.util.find_spec(top) and importlib.util.find_spec(module):
-            yield "ok", f"{name} {metadata.version(name)}"
+            problem = _kernel_problem(module)
+            described = f"{name} {metadata.version(name)}"
+            yield ("!!", f"{described} cannot be used: {problem}") if problem else ("ok", described)
         else:
             yield "--", f"no {name}, for {purpose}"
+
+
+def _kernel_problem(module: str) -> str:
+    """Return why the kernels of a package cannot be called; empty if they can."""
+    if module not in ("mamba_ssm", "fla"):
+        return ""
+    from architectures.kernels import backend, fla
+
+    return backend.import_problem() if module == "mamba_ssm" else fla.import_problem()
 
 
 def _machine() -> Iterator[tuple[str, str]]:

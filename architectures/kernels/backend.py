@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import inspect
 from typing import Any
 
 import torch
@@ -18,11 +19,15 @@ from architectures.kernels.cpu.where import faster
 SCAN_PATHS = ("auto", "mamba_ssm", "cpp", "torch", "reference")
 PACKAGES = ("mamba_ssm", "causal_conv1d")
 KERNELS = {
-    "mamba_ssm.ops.selective_scan_interface": "selective_scan_fn",
-    "mamba_ssm.ops.triton.ssd_combined": "mamba_chunk_scan_combined",
-    "causal_conv1d": "causal_conv1d_fn",
-}
-"""The functions that are called, by module."""
+    "mamba_ssm.ops.selective_scan_interface": ("selective_scan_fn", "u delta A B C return_last_state"),
+    "mamba_ssm.ops.triton.ssd_combined": (
+        "mamba_chunk_scan_combined", "x dt A B C chunk_size initial_states seq_idx return_final_states"
+    ),
+    "causal_conv1d": ("causal_conv1d_fn", "x weight bias seq_idx activation"),
+}  # fmt: skip
+"""The functions that are called, by module, and the parameters that the calls use."""
+DEVICES = ("cuda",)
+"""Types of the devices that the packages have kernels for."""
 CONVOLUTION_WIDTHS = range(2, 5)
 """Taps that causal-conv1d has kernels for."""
 SCAN_STATES = 256
@@ -54,16 +59,23 @@ def check_installed(path: str) -> None:
 
 @functools.cache
 def import_problem() -> str:
-    """Return why the kernels of mamba-ssm and causal-conv1d cannot be called; empty where they can.
+    """Return why the kernels of mamba-ssm and causal-conv1d cannot be called; empty where they can."""
+    return call_problem(KERNELS)
+
+
+def call_problem(kernels: dict[str, tuple[str, str]]) -> str:
+    """Return why one of these functions cannot be called as we do; empty where all can. See ``KERNELS``.
 
     They are really imported: an installed package may not fit the installed PyTorch, CUDA or transformers,
     and then fails with almost any error.
     """
-    for module, name in KERNELS.items():
+    for module, (name, parameters) in kernels.items():
         try:
-            _function(module, name)
+            signature = inspect.signature(kernel(module, name)).parameters
         except Exception as error:
             return f"{module}.{name}: {type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
+        if missing := [parameter for parameter in parameters.split() if parameter not in signature]:
+            return f"{module}.{name} has no parameter {', '.join(missing)}"
     return ""
 
 
@@ -87,7 +99,7 @@ def resolve_path(path: str, operand: Tensor, unable: str = "") -> str:
     check_installed(path)
     kind = f"{operand.dtype} on {operand.device.type}"
     single = operand.dtype != torch.float64
-    if not (operand.is_cuda and single):
+    if not (operand.device.type in DEVICES and single):
         unable = unable or f"{kind} (only float32 or less on cuda)"
     on_cpu = operand.device.type == "cpu" and single
     if path == "mamba_ssm" and unable:
@@ -112,7 +124,7 @@ def mamba_ssm_selective_scan(
     """Run ``selective_scan`` from the zero state by the kernel of Mamba; the last state has no gradient."""
     u, delta, B, C = (x.transpose(1, 2).contiguous() for x in (u_BTC, delta_BTC, B_BTN, C_BTN))
     module = "mamba_ssm.ops.selective_scan_interface"
-    y_BCT, last_BCN = _function(module, KERNELS[module])(u, delta, A_CN, B, C, return_last_state=True)
+    y_BCT, last_BCN = kernel(module, KERNELS[module][0])(u, delta, A_CN, B, C, return_last_state=True)
     return y_BCT.transpose(1, 2), last_BCN
 
 
@@ -128,7 +140,7 @@ def mamba_ssm_ssd(
 ) -> tuple[Tensor, Tensor]:
     """Run ``ssd`` by the kernel of Mamba-2."""
     module = "mamba_ssm.ops.triton.ssd_combined"
-    return _function(module, KERNELS[module])(  # type: ignore[no-any-return]
+    return kernel(module, KERNELS[module][0])(  # type: ignore[no-any-return]
         x_BTHP,
         delta_BTH,
         A_H,
@@ -155,7 +167,7 @@ def causal_conv1d(
     if x_BTC.shape[2] % CONVOLUTION_CHANNELS:
         assert documents_BT is None
         x_BCT = x_BCT.contiguous()
-    y_BCT = _function("causal_conv1d", KERNELS["causal_conv1d"])(
+    y_BCT = kernel("causal_conv1d", KERNELS["causal_conv1d"][0])(
         x_BCT, weight_CK, bias_C, seq_idx=documents_BT, activation="silu"
     )
     return y_BCT.transpose(1, 2)
@@ -170,5 +182,6 @@ def convolution_unable(channels: int, width: int, *, packed: bool = False) -> st
     return ""
 
 
-def _function(module: str, name: str) -> Any:
+def kernel(module: str, name: str) -> Any:
+    """Import a function of a package that may not be installed."""
     return getattr(importlib.import_module(module), name)

@@ -18,7 +18,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from architectures.backbone import Flops, linear_flops
+from architectures.kernels import fla
 from architectures.kernels.backend import (
+    SCAN_PATHS,
     check_installed,
     check_path,
     convolution_unable,
@@ -73,12 +75,13 @@ class SSDConfig(MixerConfig):
     chunk: int = 64
     """Steps that become one matrix product; it changes the speed, not the result."""
     scan: str = "auto"
-    """Path of the scan: ``mamba_ssm`` (mamba-ssm and causal-conv1d, CUDA), ``cpp`` (C++, float32 on a CPU),
-    ``torch`` (chunks in PyTorch), ``reference`` (plain loop), or ``auto``: the first of mamba_ssm, cpp and
-    torch that can run. The convolution, the gate and the norm take the same path."""
+    """Path of the scan: ``mamba_ssm`` (mamba-ssm and causal-conv1d, CUDA), ``fla`` (flash-linear-attention,
+    CUDA; no packed documents), ``cpp`` (C++, float32 on a CPU), ``torch`` (chunks in PyTorch), ``reference``
+    (plain loop), or ``auto``: the first of mamba_ssm, fla, cpp and torch that can run. The convolution, the
+    gate and the norm take the same path, or PyTorch with ``fla``."""
 
     def __post_init__(self) -> None:
-        check_path(self.scan)
+        check_path(self.scan, (*SCAN_PATHS, "fla"))
         if self.norm not in NORMS:
             raise ValueError(f"norm={self.norm!r} must be one of {', '.join(NORMS)}")
         for name in ("num_heads", "head_dim", "d_state", "num_groups", "conv_width", "chunk"):
@@ -141,6 +144,8 @@ class SSD(RecurrentMixer):
     def __init__(self, d_model: int, config: SSDConfig, *, norm_eps: float = 1e-5) -> None:
         super().__init__()
         check_installed(config.scan)
+        if config.scan == "fla":
+            fla.check_installed()
         config = config.resolved(d_model)
         assert config.head_dim is not None
         assert config.d_state is not None
@@ -240,10 +245,15 @@ class SSD(RecurrentMixer):
 
     def path(self, operand: Tensor, *, packed: bool = False) -> str:
         """Return the path of the scan for such an operand."""
-        unable = convolution_unable(sum(self.convolved), self.config.conv_width, packed=packed)
-        if self.config.negative_eigenvalues:
-            unable = "eigenvalues below zero"
-        return resolve_path(self.config.scan, operand, unable)
+        negative = "eigenvalues below zero" if self.config.negative_eigenvalues else ""
+        path = self.config.scan
+        if path != "fla":
+            unable = convolution_unable(sum(self.convolved), self.config.conv_width, packed=packed)
+            path = resolve_path(path, operand, negative or unable)
+        if path == "fla" or (path == "torch" and self.config.scan == "auto"):
+            unsupported = negative or ("packed documents" if packed else "")
+            return fla.resolve_path(self.config.scan, operand, unsupported)
+        return path
 
     def scan_path(self) -> str:
         return self.path(self.D_H)

@@ -14,6 +14,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from architectures.kernels import fla
 from architectures.layers.linear_attention.chunking import from_chunks, pair_sums, to_chunks
 
 CHUNK = 64
@@ -41,12 +42,15 @@ def delta_rule(
         log_decay_BTH: not positive; minus infinity forgets everything before. None does not decay,
             which is DeltaNet.
         initial_BHKV: the memory before the first token; zeros if None.
-        path: ``reference`` for the plain recurrence, ``torch`` for chunks of matrix products.
-        chunk: positions of a chunk.
+        path: ``reference`` for the plain recurrence, ``torch`` for chunks of matrix products, ``fla`` for
+            the kernel of flash-linear-attention.
+        chunk: positions of a chunk, for ``torch``.
 
     Returns:
         y (B, T, H, V) and the last memory (B, H, K, V).
     """
+    if path == "fla" and q_BTHK.shape[1] > 1:
+        return fla.delta_rule(q_BTHK, k_BTHK, v_BTHV, beta_BTH, log_decay_BTH, initial_BHKV)
     if initial_BHKV is None:
         initial_BHKV = v_BTHV.new_zeros(v_BTHV.shape[0], *k_BTHK.shape[2:], v_BTHV.shape[-1])
     q_BTHK = q_BTHK * q_BTHK.shape[-1] ** -0.5

@@ -9,6 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from architectures.kernels import fla
 from architectures.layers.linear_attention.chunking import from_chunks, sums_after, to_chunks
 
 CHUNK = 64
@@ -33,13 +34,16 @@ def gated_linear_attention(
     Args:
         log_decay_BTHK: not positive; minus infinity forgets everything before.
         initial_BHKV: the memory before the first token; zeros if None.
-        path: ``reference`` for the plain recurrence, ``torch`` for chunks of matrix products.
-        chunk: positions of a chunk, a power of two.
+        path: ``reference`` for the plain recurrence, ``torch`` for chunks of matrix products, ``fla`` for
+            the kernel of flash-linear-attention.
+        chunk: positions of a chunk for ``torch``, a power of two.
 
     Returns:
         y (B, T, H, V) and the last memory (B, H, K, V).
     """
     assert chunk & (chunk - 1) == 0
+    if path == "fla" and q_BTHK.shape[1] > 1:
+        return fla.gated_linear_attention(q_BTHK, k_BTHK, v_BTHV, log_decay_BTHK, initial_BHKV)
     if initial_BHKV is None:
         initial_BHKV = v_BTHV.new_zeros(v_BTHV.shape[0], *k_BTHK.shape[2:], v_BTHV.shape[-1])
     q_BTHK = q_BTHK * q_BTHK.shape[-1] ** -0.5

@@ -27,15 +27,15 @@ MODELS = {
 }
 
 
-def selective_scan_fn(u_BCT, delta_BCT, A_CN, B_BNT, C_BNT, return_last_state=False):
+def selective_scan_fn(u, delta, A, B, C, return_last_state=False):
     """``selective_scan_ref`` without its options."""
-    assert all(x.is_contiguous() for x in (u_BCT, delta_BCT, B_BNT, C_BNT))
-    h_BCN, outputs = torch.zeros(u_BCT.shape[0], *A_CN.shape, dtype=u_BCT.dtype), []
-    for t in range(u_BCT.shape[2]):
-        decay_BCN = torch.exp(torch.einsum("bc,cn->bcn", delta_BCT[..., t], A_CN))
-        added_BCN = torch.einsum("bc,bn,bc->bcn", delta_BCT[..., t], B_BNT[..., t], u_BCT[..., t])
+    assert all(x.is_contiguous() for x in (u, delta, B, C))
+    h_BCN, outputs = torch.zeros(u.shape[0], *A.shape, dtype=u.dtype), []
+    for t in range(u.shape[2]):
+        decay_BCN = torch.exp(torch.einsum("bc,cn->bcn", delta[..., t], A))
+        added_BCN = torch.einsum("bc,bn,bc->bcn", delta[..., t], B[..., t], u[..., t])
         h_BCN = decay_BCN * h_BCN + added_BCN
-        outputs.append(torch.einsum("bcn,bn->bc", h_BCN, C_BNT[..., t]))
+        outputs.append(torch.einsum("bcn,bn->bc", h_BCN, C[..., t]))
     y_BCT = torch.stack(outputs, dim=2)
     return (y_BCT, h_BCN) if return_last_state else y_BCT
 
@@ -197,10 +197,10 @@ def test_kernels_asked_for_and_absent_are_an_error_with_the_remedy(name):
 @pytest.fixture
 def stand_ins(tmp_path, monkeypatch):
     """Installed packages with functions of the right names, which nothing has imported yet."""
-    for module, name in KERNELS.items():
+    for module, (name, parameters) in KERNELS.items():
         path = tmp_path.joinpath(*module.split("."))
         path.mkdir(parents=True)
-        (path / "__init__.py").write_text(f"def {name}(): pass\n")
+        (path / "__init__.py").write_text(f"def {name}({parameters.replace(' ', ', ')}): pass\n")
         for part in range(len(module.split("."))):
             monkeypatch.delitem(sys.modules, ".".join(module.split(".")[: part + 1]), raising=False)
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -213,6 +213,11 @@ def stand_ins(tmp_path, monkeypatch):
 
 def test_packages_that_can_be_imported_make_the_mamba_ssm_path(stand_ins):
     assert backend.installed()
+
+
+def test_a_version_that_lacks_a_parameter_cannot_be_called(stand_ins):
+    (stand_ins / "causal_conv1d" / "__init__.py").write_text("def causal_conv1d_fn(x, weight, bias): pass\n")
+    assert backend.import_problem() == "causal_conv1d.causal_conv1d_fn has no parameter seq_idx, activation"
 
 
 @pytest.mark.parametrize("package", PACKAGES)

@@ -1,0 +1,28 @@
+"""Tests against the Triton kernels of other packages, marked ``kernels``: ``make test-kernels``.
+
+They run in a process of their own, because Triton decides at its import that it interprets kernels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from architectures.kernels import backend
+from tests.kernels import interpreter
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if "kernels" in str(config.option.markexpr).replace("not kernels", ""):
+        interpreter.prepare()
+
+
+@pytest.fixture(params=interpreter.MAMBA_SSM)
+def mamba_ssm(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A version of mamba-ssm, importable, with its kernels allowed on a CPU."""
+    interpreter.use_mamba_ssm(request.param)
+    monkeypatch.setattr(backend, "DEVICES", ("cpu",))
+    backend.import_problem.cache_clear()
+    yield request.param
+    backend.import_problem.cache_clear()

@@ -1,0 +1,49 @@
+"""Complete models train with the kernels of mamba-ssm as with our PyTorch code."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from experiments.run.build import build_model
+from experiments.run.plan import plan
+from tests.experiments import commands
+
+pytestmark = pytest.mark.kernels
+
+RUN = ("scale=given", "scale.mixer_depth=2", "scale.depth=2", "task=recall", "budget=smoke", "device=cpu")
+MODELS = {
+    "mamba2": ("backbone=mamba2", "backbone.d_model=16", "backbone.num_heads=2", "backbone.d_state=16"),
+    "hybrid": (
+        "backbone=hybrid", "backbone.d_model=16", "backbone.mamba2.num_heads=2", "backbone.mamba2.d_state=16",
+        "backbone.layers=[mamba2,attention]",
+    ),
+}  # fmt: skip
+
+
+def losses(path: str, *overrides: str) -> list[float]:
+    """Train ten steps on random tokens; return the loss of each."""
+    settings = commands.settings(*overrides, *RUN)
+    model = build_model(settings, plan(settings))
+    assert path in model.kernels().values()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    generator = torch.Generator().manual_seed(0)
+    values = []
+    for _ in range(10):
+        tokens_BT = torch.randint(model.vocab_size, (2, 17), generator=generator)
+        logits_BTV = model(tokens_BT[:, :-1]).logits_BTV
+        loss = F.cross_entropy(logits_BTV.flatten(0, 1), tokens_BT[:, 1:].flatten())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        values.append(loss.item())
+    return values
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_ten_steps_are_those_of_the_torch_path(model: str, mamba_ssm: str) -> None:
+    scan = "backbone.mamba2.scan" if model == "hybrid" else "backbone.scan"
+    by_kernel, by_torch = (losses(path, *MODELS[model], f"{scan}={path}") for path in ("mamba_ssm", "torch"))
+    assert by_kernel[-1] != by_kernel[0]
+    assert by_kernel == pytest.approx(by_torch, rel=1e-4)
