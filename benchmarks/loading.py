@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 from machine import Page, as_markdown, machine_line
@@ -74,6 +75,12 @@ def write_study(root: Path, runs: int) -> None:
     """A study of complete runs: ``SEEDS`` seeds of each backbone at as many learning rates as needed."""
     with tempfile.TemporaryDirectory() as folder:
         run_templates = list(templates(Path(folder)))
+    with mock.patch("os.fsync"):  # waiting for the disk would take minutes, and the files are temporary
+        write_runs(root, runs, run_templates)
+
+
+def write_runs(root: Path, runs: int, run_templates: list[tuple[str, str, str]]) -> None:
+    """Write runs that differ from their templates in learning rate, seed and metrics."""
     for index in range(runs):
         point, seed = divmod(index, SEEDS)
         rate, (backbone, config, record) = 0.001 + point * 1e-5, run_templates[point % len(run_templates)]

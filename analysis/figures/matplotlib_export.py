@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from analysis.figures.files import figure_bytes
@@ -29,7 +31,7 @@ def printed(figure: go.Figure, kind: str) -> bytes:
         if trace.visible is not False and trace.x is not None and len(trace.x):
             draw = _draw_map if trace.type == "heatmap" else _draw
             draw(panels[str(trace.xaxis or "x")], trace)
-    handles: dict[str, Any] = {}
+    handles: dict[str, Artist] = {}
     for panel in panels.values():
         for handle, label in zip(*panel.get_legend_handles_labels(), strict=True):
             handles.setdefault(label, handle)
@@ -41,9 +43,11 @@ def printed(figure: go.Figure, kind: str) -> bytes:
     return figure_bytes(drawn, kind)
 
 
-def _panels(figure: go.Figure) -> tuple[Figure, dict[str, Any]]:
+def _panels(figure: go.Figure) -> tuple[Figure, dict[str, Axes]]:
     """Return an empty Matplotlib figure, and its panels by the name of Plotly's horizontal axis."""
-    names = sorted((k for k in figure.layout if re.fullmatch(r"xaxis\d*", k)), key=_number)
+    names = sorted(
+        (k for k in figure.layout if re.fullmatch(r"xaxis\d*", k)), key=lambda name: int(name[5:] or 1)
+    )
     columns = min(2, len(names))
     lines = -(-len(names) // columns)
     drawn = Figure(
@@ -70,10 +74,6 @@ def _panels(figure: go.Figure) -> tuple[Figure, dict[str, Any]]:
         panel.spines[["top", "right"]].set_visible(False)
         panels[name.replace("axis", "")] = panel
     return drawn, panels
-
-
-def _number(name: str) -> int:
-    return int(name.removeprefix("xaxis") or 1)
 
 
 def _draw(panel: Any, trace: go.Scatter) -> None:

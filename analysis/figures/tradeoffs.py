@@ -81,13 +81,11 @@ def pareto_fronts(frame: pd.DataFrame, speed: pd.DataFrame | None = None) -> go.
         figure.update_xaxes(
             title_text=f"{label} ({better} is better)", **(log_axis(costs_in_unit) if is_log else {}), **cell
         )
-        figure.update_yaxes(title_text=_score_title(rows.iloc[0]), **cell)
+        metric, direction = rows.iloc[0][["metric", "direction"]]
+        title = f"{str(metric).replace('_', ' ')} ({direction} is better)"
+        figure.update_yaxes(title_text=title, **cell)
     figure.update_layout(margin_t=40)  # models are labelled: there is no legend
     return figure
-
-
-def _score_title(row: pd.Series) -> str:
-    return f"{str(row['metric']).replace('_', ' ')} ({row['direction']} is better)"
 
 
 def _panel(rows: pd.DataFrame, cost: str, look: dict[str, dict[str, str]]) -> list[go.Scatter]:

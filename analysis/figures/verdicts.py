@@ -17,7 +17,7 @@ from matplotlib.ticker import MaxNLocator
 
 from analysis.figures.style import MOST_PANELS, PALETTE, palette_indices
 from analysis.stats.arms import TASK_SCALE, likelihood_group
-from analysis.stats.verdicts.verdict_test import UNDECIDED
+from analysis.stats.verdicts.verdict import UNDECIDED
 from analysis.stats.versus_baseline import with_differences
 from analysis.tables.columns import verdict_text
 from experiments.runtime.console import plural
@@ -49,6 +49,15 @@ LIKELIHOOD_TITLES = {
 """Titles of the groups; scores that are not likelihoods have none."""
 
 
+CAPTION = (
+    "Points: mean difference from the baseline over {seeds}; bars: 95% intervals, corrected for their "
+    "number.\n"
+    "Filled: better, worse or equivalent; open: undecided. Right: mean score with its 95% interval.\n"
+    "Scores of different likelihood types are not comparable, so each type has an axis and a baseline of "
+    "its own: the study's, else its best model."
+)
+
+
 def verdict_figure(frame: pd.DataFrame) -> Figure | None:
     """Return the figure of a study's frame; None if no model has a score."""
     rows = with_differences(frame)
@@ -57,7 +66,19 @@ def verdict_figure(frame: pd.DataFrame) -> Figure | None:
     if not tasks:
         return None
     pairs = list(zip_longest(tasks[::2], tasks[1::2]))
-    heights = [max(_height(task_rows) for task_rows in pair if task_rows is not None) for pair in pairs]
+    heights = []
+    for pair in pairs:
+        grouped = [_groups(task_rows) for task_rows in pair if task_rows is not None]
+        heights.append(
+            max(
+                TASK_TITLE
+                + sum(
+                    GROUP_TITLE * bool(name) + ROW * len(group) + _axis_height(group)
+                    for name, group in groups
+                )
+                for groups in grouped
+            )
+        )
     figure = Figure(figsize=(WIDTH, sum(heights) + FOOTER), facecolor="white")
     colours = palette_indices([str(name) for name in frame["backbone"].unique()])
     top = figure.get_figheight()
@@ -67,9 +88,11 @@ def verdict_figure(frame: pd.DataFrame) -> Figure | None:
             if task_rows is not None:
                 _draw_task(figure, task_rows, column * width, width, top, colours)
         top -= height
+    low, high = int(rows["seeds"].min()), int(rows["seeds"].max())
+    seeds = plural(low, "seed") if low == high else f"{low} to {high} seeds"
     figure.text(
-        MARGIN / WIDTH, 0.1 / figure.get_figheight(), _caption(rows), fontsize=7.5, color=SOFT, va="bottom",
-        linespacing=1.45,
+        MARGIN / WIDTH, 0.1 / figure.get_figheight(), CAPTION.format(seeds=seeds), fontsize=7.5,
+        color=SOFT, va="bottom", linespacing=1.45,
     )  # fmt: skip
     return figure
 
@@ -81,12 +104,6 @@ def _groups(rows: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
         (LIKELIHOOD_TITLES.get(key, "" if key in ("None", "nan") else key), rows[keys == key])
         for key in keys.unique()
     ]
-
-
-def _height(rows: pd.DataFrame) -> float:
-    return TASK_TITLE + sum(
-        GROUP_TITLE * bool(title) + ROW * len(group) + _axis_height(group) for title, group in _groups(rows)
-    )
 
 
 def _axis_height(rows: pd.DataFrame) -> float:
@@ -126,7 +143,10 @@ def _draw_group(axes: Any, rows: pd.DataFrame, colours: dict[str, int], longest:
         lines = textwrap.wrap(str(row["arm"]), longest)
         size = 8.5 if len(lines) == 1 else 6
         _beside(axes, index, "\n".join(lines), 0, -6, fontsize=size, color=INK)
-        _beside(axes, index, _score(row), 1, 72 * (MARGIN + SCORES) - 8, fontsize=8, color=SOFT)
+        half = "" if pd.isna(row["half_width"]) else f" ± {row['half_width']:.2f}"
+        _beside(
+            axes, index, f"{row['score']:.3f}{half}", 1, 72 * (MARGIN + SCORES) - 8, fontsize=8, color=SOFT
+        )
     axes.set_ylim(len(rows) - 0.5, -0.5)
     axes.set_yticks([])
     axes.spines[["top", "left", "right"]].set_visible(False)
@@ -160,9 +180,10 @@ def _draw_gains(axes: Any, rows: pd.DataFrame, colours: dict[str, int]) -> None:
         if row["arm"] == row["baseline"]:
             axes.plot(0, position, marker="|", color=colour, markersize=11, markeredgewidth=4, zorder=3)
         elif not math.isnan(gains[index]):
-            bar = _error_bar(gains[index], lows[index], highs[index])
+            gain, low, high = gains[index], lows[index], highs[index]
+            bar = None if low == high else [[gain - low], [high - gain]]
             axes.errorbar(
-                gains[index], position, xerr=bar, color=colour, linewidth=2, capsize=3, marker="o",
+                gain, position, xerr=bar, color=colour, linewidth=2, capsize=3, marker="o",
                 markersize=7, markeredgewidth=1.8, zorder=3,
                 markerfacecolor=colour if row["verdict"] != UNDECIDED else "white",
             )  # fmt: skip
@@ -173,32 +194,9 @@ def _draw_gains(axes: Any, rows: pd.DataFrame, colours: dict[str, int]) -> None:
         )  # fmt: skip
 
 
-def _error_bar(gain: float, low: float, high: float) -> list[list[float]] | None:
-    return None if low == high else [[gain - low], [high - gain]]
-
-
 def _beside(axes: Any, position: int, text: str, edge: int, points: float, **style: Any) -> None:
     """Draw a text next to a row, ending ``points`` points from the left (0) or the right (1) edge."""
     axes.annotate(
         text, (edge, position), xycoords=("axes fraction", "data"), xytext=(points, 0),
         textcoords="offset points", ha="right", va="center", **style,
     )  # fmt: skip
-
-
-def _score(row: pd.Series) -> str:
-    """Return the mean score over seeds with its 95% interval."""
-    half = "" if pd.isna(row["half_width"]) else f" ± {row['half_width']:.2f}"
-    return f"{row['score']:.3f}{half}"
-
-
-def _caption(rows: pd.DataFrame) -> str:
-    """Return the explanation of points, bars and values."""
-    low, high = int(rows["seeds"].min()), int(rows["seeds"].max())
-    seeds = plural(low, "seed") if low == high else f"{low} to {high} seeds"
-    return (
-        f"Points: mean difference from the baseline over {seeds}; bars: 95% intervals, corrected for their "
-        "number.\n"
-        "Filled: better, worse or equivalent; open: undecided. Right: mean score with its 95% interval.\n"
-        "Scores of different likelihood types are not comparable, so each type has an axis and a baseline of "
-        "its own: the study's, else its best model."
-    )

@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from statistics import fmean
-from typing import Any
 
 import pandas as pd
 
 from analysis.findings.verdicts import CONFIRMED, NOT_RUN, REFUTED, UNDECIDED, Finding
-from analysis.stats.verdicts.solve_test import TEST as SOLVE_RATE
+from analysis.stats.verdicts.solve_counts import COUNT_TEST
 
 PAGE = """\
 # Findings
@@ -46,21 +45,18 @@ def markdown(findings: Sequence[Finding], figure: str | None) -> str:
     counts = ", ".join(
         f"{sum(finding.verdict == verdict for finding in findings)} {verdict}" for verdict in ORDER
     )
-    header = ["| claim | relation | verdict | difference |", "|---|---|---|--:|"]
-    rows = "\n".join([*header, *map(_row, in_order(findings))])
+    rows = ["| claim | relation | verdict | difference |", "|---|---|---|--:|"]
+    for finding in in_order(findings):
+        link = f"[{finding.claim.claim}](findings/{finding.name}.yaml)"
+        size = difference(finding) + " S" * (finding.test == COUNT_TEST)
+        rows.append(f"| {link} | {finding.claim.relation} | {finding.verdict} | {size} |")
     image = "" if figure is None else f"\n![Scores of each claim by seed]({figure})\n"
-    return PAGE.format(counts=f"Of {len(findings)} claims: {counts}.", figure=image, rows=rows)
+    return PAGE.format(counts=f"Of {len(findings)} claims: {counts}.", figure=image, rows="\n".join(rows))
 
 
 def in_order(findings: Sequence[Finding]) -> list[Finding]:
     """Return findings by verdict, then by name."""
     return sorted(findings, key=lambda finding: (ORDER.index(finding.verdict), finding.name))
-
-
-def _row(finding: Finding) -> str:
-    link = f"[{finding.claim.claim}](findings/{finding.name}.yaml)"
-    solved = " S" if finding.test == SOLVE_RATE else ""
-    return f"| {link} | {finding.claim.relation} | {finding.verdict} | {difference(finding)}{solved} |"
 
 
 def difference(finding: Finding) -> str:
@@ -72,34 +68,22 @@ def difference(finding: Finding) -> str:
 
 def measurements(findings: Sequence[Finding]) -> pd.DataFrame:
     """Return a row for each claim: what was compared and measured, the verdict and the commands."""
-    return pd.DataFrame([_measurement(finding) for finding in in_order(findings)])
-
-
-def _measurement(finding: Finding) -> dict[str, Any]:
-    claim = finding.claim
-    means = [f"{fmean(scores):.3f}" if scores else "" for scores in finding.scores]
-    values = (finding.difference, finding.low, finding.high)
-    return {
-        "name": finding.name,
-        "claim": claim.claim,
-        "relation": claim.relation,
-        "verdict": finding.verdict,
-        "reason": finding.reason,
-        "task": claim.workload,
-        "evaluation": claim.test,
-        "metric": finding.unit,
-        "seeds": min(map(len, finding.scores)),
-        "model": ", ".join(claim.model.values()),
-        "model_mean": means[0],
-        "other": ", ".join(claim.other.values()),
-        "other_mean": means[1],
-        **{
-            name: "" if math.isnan(value) else f"{value:.3f}"
-            for name, value in zip(("difference", "low", "high"), values, strict=True)
-        },
-        "p": "" if math.isnan(finding.p) else "<0.0001" if finding.p < 1e-4 else f"{finding.p:.4f}",
-        "test": finding.test,
-        "smallest_difference": f"{claim.effect:g}",
-        "source": claim.source,
-        "commands": " && ".join(claim.training_commands),
-    }
+    rows = []
+    for finding in in_order(findings):
+        claim, p = finding.claim, finding.p
+        means = [f"{fmean(scores):.3f}" if scores else "" for scores in finding.scores]
+        values = (finding.difference, finding.low, finding.high)
+        differences = ["" if math.isnan(value) else f"{value:.3f}" for value in values]
+        row = {
+            "name": finding.name, "claim": claim.claim, "relation": claim.relation,
+            "verdict": finding.verdict, "reason": finding.reason, "task": claim.workload,
+            "evaluation": claim.test, "metric": finding.unit, "seeds": min(map(len, finding.scores)),
+            "model": ", ".join(claim.model.values()), "model_mean": means[0],
+            "other": ", ".join(claim.other.values()), "other_mean": means[1],
+            **dict(zip(("difference", "low", "high"), differences, strict=True)),
+            "p": "" if math.isnan(p) else "<0.0001" if p < 1e-4 else f"{p:.4f}", "test": finding.test,
+            "smallest_difference": f"{claim.effect:g}", "source": claim.source,
+            "commands": " && ".join(claim.training_commands),
+        }  # fmt: skip
+        rows.append(row)
+    return pd.DataFrame(rows)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
@@ -14,7 +12,7 @@ from analysis.findings.claims import BETTER, Claim
 from analysis.load.study import load_study
 from analysis.stats.arms import finished, mixed_data
 from analysis.stats.comparisons import comparisons, verdict_of
-from analysis.stats.verdicts.verdict_test import NO_SPREAD
+from analysis.stats.verdicts.verdict import NO_SPREAD
 from analysis.track.frame import track_frame
 from analysis.track.results import scored_runs, with_score
 from analysis.track.rules import read_track
@@ -60,7 +58,7 @@ def runs_of(claim: Claim, runs: Path, frames: Path | None) -> pd.DataFrame:
     """
     if claim.track:
         track = read_track(claim.track)
-        track = track if frames else dataclasses.replace(track, stored=None)
+        track = track if frames else replace(track, stored=None)
         frame = track_frame(track, runs)
         frame = scored_runs(track, frame) if len(frame) else frame
     elif frames is None:
@@ -106,20 +104,26 @@ def judge(name: str, claim: Claim, runs: pd.DataFrame) -> Finding:
     done = runs[runs["status"] == "complete"]
     scores, other_scores = (done.loc[done["arm"] == role, "score"].dropna().tolist() for role in SIDES)
     unit = str(done["metric"].iloc[0]).replace("_", " ")
-    fields: dict[str, Any] = {"name": name, "claim": claim, "scores": (scores, other_scores), "unit": unit}
+    finding = Finding(name=name, claim=claim, scores=(scores, other_scores), unit=unit, verdict=UNDECIDED)
     if (few := min(len(scores), len(other_scores))) < claim.seeds:
         verb = "has" if few == 1 else "have"
-        return Finding(**fields, verdict=UNDECIDED, reason=f"{few} of {claim.seeds} seeds {verb} ended")
+        return replace(finding, reason=f"{few} of {claim.seeds} seeds {verb} ended")
     pair = verdict_of(comparisons(runs), *SIDES)
     if pair is None:
-        return Finding(**fields, verdict=UNDECIDED, reason=_why_not_compared(runs))
+        return replace(finding, reason=_why_not_compared(runs))
     low, high, difference = float(pair["low"]), float(pair["high"]), float(pair["difference"])
     reason = pair["reason"] if isinstance(pair["reason"], str) else ""
     if reason == NO_SPREAD:  # all seeds agree on both sides: the interval is a point
         low = high = difference
-    return Finding(
-        **fields, verdict=_verdict(claim, difference, low, high), difference=difference, low=low, high=high,
-        p=float(pair["p"]), test=str(pair["test"]), reason=reason,
+    if claim.relation == BETTER:
+        confirmed, refuted = low > 0 and difference >= claim.effect, high < claim.effect
+    else:
+        confirmed = -claim.effect < low and high < claim.effect
+        refuted = low > claim.effect or high < -claim.effect
+    verdict = CONFIRMED if confirmed else REFUTED if refuted else UNDECIDED  # undecided if they are NaN
+    return replace(
+        finding, verdict=verdict, difference=difference, low=low, high=high, p=float(pair["p"]),
+        test=str(pair["test"]), reason=reason,
     )  # fmt: skip
 
 
@@ -132,13 +136,3 @@ def _why_not_compared(runs: pd.DataFrame) -> str:
     if runs["likelihood"].nunique(dropna=False) > 1:
         return "their likelihood types cannot be compared"
     return "their metrics differ"
-
-
-def _verdict(claim: Claim, difference: float, low: float, high: float) -> str:
-    """Return the verdict from the interval; undecided if it is NaN."""
-    if claim.relation == BETTER:
-        confirmed, refuted = low > 0 and difference >= claim.effect, high < claim.effect
-    else:
-        confirmed = -claim.effect < low and high < claim.effect
-        refuted = low > claim.effect or high < -claim.effect
-    return CONFIRMED if confirmed else REFUTED if refuted else UNDECIDED

@@ -6,75 +6,62 @@ kind=alibi``, tables split it again: ``split_name``.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from analysis.load.run_config import UnreadableError, flat_config
+from analysis.load.run_config import readable_config
 
 
 def arm_names(frame: pd.DataFrame) -> pd.Series:
-    """The shortest unique one of backbone, and objective, or and settings; else cell and digest.
+    """Return the shortest unique name: the backbone; with the objective; with settings; cell and digest.
 
     Two digests of one cell are two configs, so they are never averaged together.
     """
     identity = frame["cell"] + "-" + frame["digest"]
-    place = frame["task"] + " " + frame["scale"]
+    table = frame["task"] + " " + frame["scale"]
     names = frame["backbone"].astype(str)
     candidates = (
         lambda: frame["backbone"] + " " + frame["objective"],
-        lambda: frame["backbone"] + _settings(frame, identity, place + " " + frame["backbone"]),
+        lambda: frame["backbone"] + _settings(frame, identity, table + " " + frame["backbone"]),
         lambda: identity,
     )
     for longer in candidates:
-        shared = identity.groupby([place, names]).transform("nunique") > 1
+        shared = identity.groupby([table, names]).transform("nunique") > 1
         if shared.any():
             names = names.where(~shared, longer())
     return names
 
 
 def _settings(frame: pd.DataFrame, identity: pd.Series, group: pd.Series) -> pd.Series:
-    """The settings by which the configs of a group differ, as " key=value key=value"."""
-    flat = {str(key): _config(paths) for key, paths in frame["path"].groupby(identity)}
-    words: dict[str, str] = {}
+    """Return the settings by which the configs of a group differ, as " key=value key=value"."""
+    flat = {str(key): readable_config(paths) for key, paths in frame["path"].groupby(identity)}
+    suffixes: dict[str, str] = {}
     for keys in identity.groupby(group).unique():
         settings = sorted({setting for key in keys for setting in flat[key]})
         values = {s: tuple(repr(flat[key].get(s)) for key in keys) for s in settings}
-        # A setting that only follows another of its name (``backbone.block_length``) says nothing new.
+        # A setting that only follows another of its name (``backbone.block_length``) adds no information.
         followed = {(s.split(".")[-1], values[s]): s for s in settings if len(set(values[s])) > 1}
         varied = sorted(followed.values())
         last = [setting.split(".")[-1] for setting in varied]
         short = {s: name if last.count(name) == 1 else s for s, name in zip(varied, last, strict=True)}
         for key in keys:
-            words[key] = "".join(f" {short[s]}={setting_text(flat[key].get(s))}" for s in varied)
-    return identity.map(words)
-
-
-def _config(paths: Iterable[str]) -> dict[str, Any]:
-    """Return the configuration of the first of some runs that left one; they share their settings."""
-    for path in paths:
-        try:
-            if config := flat_config(Path(path)):
-                return config
-        except UnreadableError:  # its row says so
-            continue
-    return {}
+            suffixes[key] = "".join(f" {short[s]}={setting_text(flat[key].get(s))}" for s in varied)
+    return identity.map(suffixes)
 
 
 def split_name(arm: str) -> tuple[str, dict[str, str]]:
     """Return the name of an arm without its settings, and these by key."""
-    words = arm.split(" ")
-    first = next((i for i, word in enumerate(words) if "=" in word), len(words))
+    parts = arm.split(" ")
+    start = next((i for i, part in enumerate(parts) if "=" in part), len(parts))
     settings: dict[str, str] = {}
-    for word in words[first:]:
-        key, equals, value = word.partition("=")
+    for part in parts[start:]:
+        key, equals, value = part.partition("=")
         if equals:
             settings[key] = value
         else:  # a value with a space in it
-            settings[[*settings][-1]] += f" {word}"
-    return " ".join(words[:first]), settings
+            settings[[*settings][-1]] += f" {part}"
+    return " ".join(parts[:start]), settings
 
 
 def setting_text(value: Any) -> Any:
@@ -83,13 +70,15 @@ def setting_text(value: Any) -> Any:
 
 
 def config_differences(frame: pd.DataFrame) -> pd.DataFrame:
-    """The deciding settings in which the arms of a task and scale differ: a row each, ``task scale setting``,
-    then a column for each arm, by its first run that left a configuration."""
+    """Return a row for each deciding setting in which the arms of a task and scale differ.
+
+    Columns: ``task scale setting``, then one for each arm, by its first run that left a configuration.
+    """
     rows = []
     for (task, scale), group in frame.groupby(["task", "scale"], sort=True):
         flat = {}
         for arm, runs in group.groupby("arm", sort=True):
-            if config := _config(runs["path"]):
+            if config := readable_config(runs["path"]):
                 flat[str(arm)] = config
         for setting in sorted({setting for config in flat.values() for setting in config}):
             values = {arm: config.get(setting) for arm, config in flat.items()}

@@ -1,4 +1,4 @@
-"""Keep what was read of a study's run folders, so that only new and changed ones are read again.
+"""Cache what was read of a study's run folders, so that only new and changed ones are read again.
 
 The cache is ``runs/STUDY/.frame``: a checksum, then a Parquet file with one row for each run:
 
@@ -6,10 +6,10 @@ The cache is ``runs/STUDY/.frame``: a checksum, then a Parquet file with one row
     files   size, times and inode of each file that was read
     row     the columns of ``analysis.load.study``, JSON text
     kind    of each point of the curves, a list
-    curve_* numbers of each point, lists of the same length; null where the run has no such key
+    curve_* values of each point, lists of the same length; null where the run has no such key
 
-A run is taken from it only while its files are as they were, and while the code that read them is the same.
-A cache that cannot be read, or has changed since it was written, is made anew; where none can be written,
+A run is taken from it only while its files are unchanged, and while the code that read them is the same.
+A cache that cannot be read, or has changed since it was written, is rebuilt; if it cannot be written,
 everything is read each time.
 """
 
@@ -57,12 +57,12 @@ CHUNK = 500
 
 
 def read_runs(root: Path, names: list[str], *, curves: bool) -> pa.Table:
-    """The rows of the cache for some runs of a study, in the order of their names, whether kept or read now.
+    """Return the rows of the cache for some runs of a study, in the order of ``names``; reads missing ones.
 
     Args:
         root: the folder of the study.
         names: of the runs, each a folder inside ``root``.
-        curves: whether the points are asked for too.
+        curves: whether to return the points, too.
 
     Raises:
         ValueError: ``study.solved`` of a run is no accuracy.
@@ -70,59 +70,65 @@ def read_runs(root: Path, names: list[str], *, curves: bool) -> pa.Table:
     now, path = time.time_ns(), root / NAME
     files = {name: _files(root / name) for name in names}
     try:
-        table = _kept(path, {name: text for name, (text, _) in files.items()}, curves)
+        table = _cached(path, {name: text for name, (text, _) in files.items()}, curves)
     except (OSError, ValueError, KeyError, pa.ArrowException):
         table = None
-    known = set(table["run"].to_pylist()) if table is not None else set()
-    missing = [name for name in names if name not in known]
+    cached = set(table["run"].to_pylist()) if table is not None else set()
+    missing = [name for name in names if name not in cached]
     if missing:
         parts = _read_chunks(root, {name: files[name][0] for name in missing})
         table = pa.concat_tables([*([] if table is None else [table]), *parts], promote_options="default")
         settled = {name for name in names if files[name][1] < now - SETTLED}
         if settled & set(missing):
-            _keep(path, table.filter(pa.array([name in settled for name in table["run"].to_pylist()])))
+            keep = table.filter(pa.array([name in settled for name in table["run"].to_pylist()]))
+            buffer = io.BytesIO()  # without a dictionary, as numbers hardly repeat
+            keep = keep.replace_schema_metadata({"code": CODE})
+            pq.write_table(keep, buffer, use_dictionary=["kind"], compression="zstd")
+            content = buffer.getvalue()
+            with contextlib.suppress(OSError):  # such as a folder that is read-only
+                write(path, CHECKSUM.pack(zlib.crc32(content)) + content)
     assert table is not None
-    place = {name: index for index, name in enumerate(table["run"].to_pylist())}
-    return table.take([place[name] for name in names])
+    index = {name: i for i, name in enumerate(table["run"].to_pylist())}
+    return table.take([index[name] for name in names])
 
 
 def _files(folder: Path) -> tuple[str, int]:
     """Return a fingerprint of the files of a run, and the nanosecond at which the last changed."""
-    found, latest = [], 0
+    prints, latest = [], 0
     for name in FILES:
         try:
             stat = os.stat(f"{folder}/{name}")
         except OSError:  # also of a link that leads to itself
-            found.append("none")
+            prints.append("none")
             continue
-        found.append(f"{stat.st_size} {stat.st_mtime_ns} {stat.st_ctime_ns} {stat.st_ino}")
+        prints.append(f"{stat.st_size} {stat.st_mtime_ns} {stat.st_ctime_ns} {stat.st_ino}")
         latest = max(latest, stat.st_mtime_ns)
-    return ", ".join(found), latest
+    return ", ".join(prints), latest
 
 
-def _kept(path: Path, files: dict[str, str], curves: bool) -> pa.Table | None:
-    """The rows of the runs that are as they were; without points where these are not asked for and all are.
+def _cached(path: Path, files: dict[str, str], curves: bool) -> pa.Table | None:
+    """Return the rows of the unchanged runs; without points if all are unchanged and ``curves`` is False.
 
-    Raises what pyarrow does where the file is none of ours.
+    None for a cache that other code wrote. Raises what pyarrow does for a file that is no cache.
     """
     content = path.read_bytes()
     start = CHECKSUM.size
     if content[:start] != CHECKSUM.pack(zlib.crc32(memoryview(content)[start:])):
         return None
-    with pq.ParquetFile(pa.BufferReader(pa.py_buffer(content).slice(start))) as kept:
-        if (kept.schema_arrow.metadata or {}).get(b"code") != CODE.encode():
+    with pq.ParquetFile(pa.BufferReader(pa.py_buffer(content).slice(start))) as cache:
+        if (cache.schema_arrow.metadata or {}).get(b"code") != CODE.encode():
             return None
-        known = kept.read(columns=["run", "files"]).to_pydict()
-        same = [i for i, run in enumerate(known["run"]) if files.get(run) == known["files"][i]]
+        cached = cache.read(columns=["run", "files"]).to_pydict()
+        same = [i for i, run in enumerate(cached["run"]) if files.get(run) == cached["files"][i]]
         whole = len(same) == len(files)
-        table = kept.read(columns=["run", "row"] if whole and not curves else None)
+        table = cache.read(columns=["run", "row"] if whole and not curves else None)
     return table.take(pa.array(same, pa.int64()))
 
 
 def _read_chunks(root: Path, files: dict[str, str]) -> list[pa.Table]:
-    """Runs read from their folders, on Linux by as many processes as there are processors.
+    """Read runs from their folders, on Linux by as many processes as there are processors.
 
-    Elsewhere a process cannot be forked safely, and one that is spawned imports the script of the user anew.
+    Elsewhere a process cannot be forked safely, and a spawned one imports the script of the user again.
     """
     names = list(files)
     chunks = [names[i : i + CHUNK] for i in range(0, len(names), CHUNK)]
@@ -136,7 +142,7 @@ def _read_chunks(root: Path, files: dict[str, str]) -> list[pa.Table]:
 
 
 def _read(root: Path, names: list[str], files: list[str]) -> pa.Table:
-    """Some runs, read from their folders.
+    """Read some runs from their folders.
 
     Args:
         root: the folder of the study.
@@ -154,13 +160,3 @@ def _read(root: Path, names: list[str], files: list[str]) -> pa.Table:
             **{CURVE + key: pa.array([r.points.get(key) for r in records], numbers) for key in keys},
         }
     )
-
-
-def _keep(path: Path, table: pa.Table) -> None:
-    """Write the cache, where that can be done."""
-    buffer = io.BytesIO()
-    table = table.replace_schema_metadata({"code": CODE})
-    pq.write_table(table, buffer, use_dictionary=["kind"], compression="zstd")  # numbers hardly repeat
-    content = buffer.getvalue()
-    with contextlib.suppress(OSError):
-        write(path, CHECKSUM.pack(zlib.crc32(content)) + content)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -25,8 +27,8 @@ DECIDING = ("backbone", "objective", "task", "scale", "budget", "optimizer")
 """Sections of a configuration that decide a run's result."""
 
 
-def flat_config(folder: Path, sections: tuple[str, ...] = DECIDING) -> dict[str, Any]:
-    """Sections of a run's configuration as dotted keys; empty where the run left none.
+def flat_config(folder: Path, sections: tuple[str, ...] = DECIDING) -> Mapping[str, Any]:
+    """Return sections of a run's configuration as dotted keys; empty where the run left none.
 
     Raises UnreadableError.
     """
@@ -41,11 +43,25 @@ def flat_config(folder: Path, sections: tuple[str, ...] = DECIDING) -> dict[str,
         parts = _sections(text)
         return {key: value for section in sections for key, value in _flat(parts.get(section, "")).items()}
     except DAMAGE as error:
-        raise UnreadableError(f"{path} is no YAML ({_reason(text, error)}): {REMEDY}") from error
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        try:
+            parse_yaml(text)
+        except ValueError as syntax_error:  # with its line in the whole text
+            reason = str(syntax_error)
+        raise UnreadableError(f"{path} is no YAML ({reason}): {REMEDY}") from error
+
+
+def readable_config(folders: Iterable[str], sections: tuple[str, ...] = DECIDING) -> Mapping[str, object]:
+    """Return the configuration of the first of some run folders that has a readable one, else none."""
+    for folder in folders:
+        with contextlib.suppress(UnreadableError):  # the row of the run has the reason
+            if config := flat_config(Path(folder), sections):
+                return config
+    return {}
 
 
 def _sections(text: str) -> dict[str, str]:
-    """The text of each top-level section of a configuration as the harness writes them, in block style.
+    """Return the text of each top-level section of a configuration, in block style as the harness writes it.
 
     Runs of a study share most sections to the letter, so that few have to be parsed.
     """
@@ -63,19 +79,10 @@ def _sections(text: str) -> dict[str, str]:
     return sections
 
 
-def _reason(text: str, error: Exception) -> str:
-    """Return why a configuration cannot be read, with its line in the whole text where YAML is at fault."""
-    try:
-        parse_yaml(text)
-    except ValueError as found:
-        return str(found)
-    return (str(error).splitlines() or [type(error).__name__])[0]
-
-
 @lru_cache(maxsize=4096)
-def _flat(section: str) -> dict[str, Any]:
-    """Return one section as dotted keys; the caller must not change it."""
-    flat: dict[str, Any] = {}
+def _flat(section: str) -> Mapping[str, Any]:
+    """Return one section as dotted keys."""
+    flat: dict[str, object] = {}
 
     def collect(prefix: str, value: Any) -> None:
         if isinstance(value, dict):

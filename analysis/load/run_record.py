@@ -5,11 +5,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import math
 import operator
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from itertools import chain
 from pathlib import Path
@@ -86,42 +86,38 @@ def read_run(folder: Path) -> RunRecord:
     if row["status"] == UNREADABLE:
         curve = []  # perhaps that of another run
     points, kinds = _points(curve), [str(line["kind"]) for line in curve]
-    return RunRecord(row={**row, "curve_hash": _curve_hash(points, kinds)}, kinds=kinds, points=points)
-
-
-def _curve_hash(points: dict[str, npt.NDArray[np.float64]], kinds: list[str]) -> str | None:
-    """Return a hash of the losses and gradient norms of training; None where they are all one number."""
+    # A hash of the losses and gradient norms of training; None where they are all one number.
     steps = kinds.count("train")  # which come first
     values = np.stack(
         [points[key][:steps] for key in ("loss", "grad_norm") if key in points] or [np.empty(0)]
     )
-    known = values[np.isfinite(values)]
-    return hashlib.sha256(values.tobytes()).hexdigest()[:16] if known.size and np.ptp(known) else None
+    finite = values[np.isfinite(values)]
+    varies = finite.size and np.ptp(finite)
+    row["curve_hash"] = hashlib.sha256(values.tobytes()).hexdigest()[:16] if varies else None
+    return RunRecord(row=row, kinds=kinds, points=points)
 
 
 def _points(curve: list[dict[str, object]]) -> dict[str, npt.NDArray[np.float64]]:
     """Return the numbers of each key but ``kind``; lines of the same keys are converted together."""
     groups: dict[tuple[str, ...], list[int]] = {}
-    for place, line in enumerate(curve):
-        groups.setdefault(tuple(line), []).append(place)
+    for index, line in enumerate(curve):
+        groups.setdefault(tuple(line), []).append(index)
     points = {key: np.full(len(curve), np.nan) for key in dict.fromkeys(chain(*groups)) if key != "kind"}
-    for layout, places in groups.items():
+    for layout, indices in groups.items():
         keys = [key for key in layout if key != "kind"]
-        columns = zip(*(curve[place].values() for place in places), strict=True)
-        values = [column for key, column in zip(layout, columns, strict=True) if key != "kind"]
-        whole = places[-1] - places[0] + 1 == len(places)
-        where = slice(places[0], places[-1] + 1) if whole else places
-        for key, numbers in zip(keys, _number_table(values, len(places)), strict=True):
-            points[key][where] = numbers
+        columns = zip(*(curve[index].values() for index in indices), strict=True)
+        values: list[tuple[Any, ...]] = [
+            column for key, column in zip(layout, columns, strict=True) if key != "kind"
+        ]
+        try:
+            numbers = np.fromiter(chain.from_iterable(values), np.float64)
+        except (TypeError, ValueError):  # something else among the numbers
+            numbers = np.array([_number(value) for column in values for value in column], np.float64)
+        contiguous = indices[-1] - indices[0] + 1 == len(indices)
+        selection = slice(indices[0], indices[-1] + 1) if contiguous else indices
+        for key, column in zip(keys, numbers.reshape(len(keys), len(indices)), strict=True):
+            points[key][selection] = column
     return points
-
-
-def _number_table(values: list[tuple[Any, ...]], width: int) -> npt.NDArray[np.float64]:
-    try:
-        return np.fromiter(chain.from_iterable(values), np.float64).reshape(len(values), width)
-    except (TypeError, ValueError):  # something else among the numbers
-        numbers = [[_number(value) for value in row] for row in values]
-        return np.array(numbers, dtype=np.float64).reshape(len(values), width)
 
 
 def _ordered(lines: list[dict[str, object]]) -> list[dict[str, object]]:
@@ -129,16 +125,10 @@ def _ordered(lines: list[dict[str, object]]) -> list[dict[str, object]]:
     steps: list[Any] = [line.get("step") for line in lines]
     if set(map(type, steps)) == {int} and all(map(operator.lt, steps, steps[1:])):
         return lines  # as a run writes them that was not resumed
-    last = {_place(line.get("step")): line for line in lines}
-    return [last[place] for place in sorted(last)]
-
-
-def _place(step: Any) -> float:
-    """Place of a point in its curve; one without a step comes last."""
-    if type(step) is int:
-        return step
-    step = _number(step)
-    return math.inf if math.isnan(step) else step
+    keys = [step if type(step) is int else _number(step) for step in steps]
+    # A point without a step comes last.
+    last = {key if key == key else math.inf: line for key, line in zip(keys, lines, strict=True)}
+    return [last[key] for key in sorted(last)]
 
 
 def _run_row(folder: Path, corrupt: int) -> RunRow:
@@ -159,7 +149,22 @@ def _run_row(folder: Path, corrupt: int) -> RunRow:
     row |= _result_columns(folder, result)
     if reason is not None:
         row |= {"status": UNREADABLE, "message": reason}
-    row |= _provenance_columns(provenance) | _study_columns(study_keys)
+    git, device = (getattr(provenance, part, None) for part in ("git", "device"))
+    row |= {f"git_{name}": getattr(git, name, None) for name in GitState.model_fields}
+    for name in DeviceUsed.model_fields:
+        value = getattr(device, name, None)
+        row[f"device_{name}"] = None if value is None else str(value)
+    row |= {name: SORTED.encode(getattr(provenance, name, {})) for name in ("code", "versions", "kernels")}
+    row["command"] = getattr(provenance, "command", None)
+    row |= {
+        "published": json.dumps(study_keys.get("study.published") or []),
+        **{name: study_keys.get(f"study.{name}") for name in ("baseline", "against", "steps_to")},
+        "solved": _number(study_keys.get("study.solved")),
+        "shared_seeds": bool(study_keys.get("study.shared_seeds")),
+        "margin": _number(study_keys.get("study.margin")),
+        "learning_rate": _number(study_keys.get("optimizer.learning_rate")),
+        "decay_ends": json.dumps(study_keys.get("optimizer.decay_end_fractions") or [1.0]),
+    }
     if result is None and provenance is not None:
         row |= {"task": provenance.data.task, "fingerprint": provenance.data.fingerprint}
     return {**row, "corrupt_lines": corrupt}
@@ -189,38 +194,21 @@ def _result_columns(folder: Path, result: RunResult | None) -> RunRow:
     return row
 
 
-def _provenance_columns(provenance: Provenance | None) -> RunRow:
-    """Return the columns of provenance.json; those of a run that has not begun where there is none."""
-    git, device = (getattr(provenance, part, None) for part in ("git", "device"))
-    row: RunRow = {f"git_{name}": getattr(git, name, None) for name in GitState.model_fields}
-    for name in DeviceUsed.model_fields:
-        value = getattr(device, name, None)
-        row[f"device_{name}"] = None if value is None else str(value)
-    row |= {name: SORTED.encode(getattr(provenance, name, {})) for name in ("code", "versions", "kernels")}
-    return row | {"command": getattr(provenance, "command", None)}
-
-
-def _study_columns(keys: Mapping[str, Any]) -> RunRow:
-    """Return the columns of a run's configuration, by its dotted keys."""
-    return {
-        "published": json.dumps(keys.get("study.published") or []),
-        **{name: keys.get(f"study.{name}") for name in ("baseline", "against", "steps_to")},
-        "solved": _number(keys.get("study.solved")),
-        "shared_seeds": bool(keys.get("study.shared_seeds")),
-        "margin": _number(keys.get("study.margin")),
-        "learning_rate": _number(keys.get("optimizer.learning_rate")),
-        "decay_ends": json.dumps(keys.get("optimizer.decay_end_fractions") or [1.0]),
-    }
-
-
 def _score_columns(metrics: list[Metric]) -> RunRow:
     """Return all metrics as SPLIT_METRIC columns, and the first of the test split as the score."""
     score = next((metric for metric in metrics if metric.split == "test"), None)
+    # In words, which part of the split was scored.
+    setting = None if score is None else score.scored
+    if score is not None and setting is not None:
+        if setting == SAMPLE:
+            setting = f"{SAMPLE} of {score.items} of {score.available} items"
+        if score.window is not None:
+            setting += f", windows of {score.window} tokens, {score.stride} of them scored"
     row: RunRow = {f"score_{name}": _number(getattr(score, name, None)) for name in SCORE_NUMBERS}
     row |= {name: getattr(score, name, None) for name in SCORE_TEXTS}
     row |= {
         "score": math.nan if score is None else score.value,
-        "score_setting": None if score is None else _setting(score),
+        "score_setting": setting,
         "score_lossy_documents": math.nan if score is None else float(score.lossy_documents or 0),
         "metric": None if score is None else score.name,
     }
@@ -230,17 +218,6 @@ def _score_columns(metrics: list[Metric]) -> RunRow:
     further = {m.split: m.value for m in metrics if m.split not in splits and m.name == row["metric"]}
     row["further"] = json.dumps(further)
     return row | {f"{m.split}_{m.name}": float(m.value) for m in metrics if m.split in splits}
-
-
-def _setting(metric: Metric) -> str | None:
-    """Return in words which part of the split a metric is of."""
-    if (scored := metric.scored) is None:
-        return None
-    if scored == SAMPLE:
-        scored = f"{SAMPLE} of {metric.items} of {metric.available} items"
-    if metric.window is None:
-        return scored
-    return f"{scored}, windows of {metric.window} tokens, {metric.stride} of them scored"
 
 
 def _bytes(path: Path) -> bytes | None:
@@ -253,7 +230,7 @@ def _bytes(path: Path) -> bytes | None:
 
 
 def _lines(path: Path) -> tuple[list[dict[str, object]], int]:
-    """The JSON objects of a JSONL file, and how many lines were none: a killed run ends mid-line.
+    """Return the JSON objects of a JSONL file, and the number of other lines: a killed run ends mid-line.
 
     Where all lines look whole, they are read as one list, which is several times as fast.
     """
@@ -264,25 +241,22 @@ def _lines(path: Path) -> tuple[list[dict[str, object]], int]:
     ends = joined.count(b"\n")
     if joined[:1] == b"{" and joined[-1:] == b"}" and joined.count(b"}\n{") == ends:
         try:
-            found = from_json(b"[%b]" % joined.replace(b"\n", b","))
+            parsed = from_json(b"[%b]" % joined.replace(b"\n", b","))
         except ValueError:
-            found = []
-        if len(found) == ends + 1 and all(type(row) is dict for row in found):
-            return found, 0
+            parsed = []
+        if len(parsed) == ends + 1 and all(type(row) is dict for row in parsed):
+            return parsed, 0
     lines = [line for line in content.decode(errors="replace").splitlines() if line.strip()]
-    rows = [row for line in lines if isinstance(row := _object(line), dict)]
+    rows = []
+    for line in lines:
+        with contextlib.suppress(ValueError, RecursionError):
+            if isinstance(row := json.loads(line), dict):
+                rows.append(row)
     return rows, len(lines) - len(rows)
 
 
-def _object(line: str) -> Any:
-    try:
-        return json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-
-
 def _number(value: Any) -> float:
-    """A number of the record, where NaN and infinities are text; NaN for None and anything else."""
+    """Return a value of a JSON file as a number; NaN and infinities are text there. NaN for anything else."""
     try:
         return float("nan") if value is None else float(value)
     except (TypeError, ValueError):

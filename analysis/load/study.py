@@ -55,9 +55,9 @@ def _load_one(runs: Path, study: str) -> pd.DataFrame:
     """Return the runs of one study, whose arms have no names yet."""
     root, folders = runs / study, study_folders(runs, study)
     texts = read_runs(root, folders.runs, curves=False)["row"].to_pylist()
-    own = {"study": study, "left_out": json.dumps(folders.others)}
+    shared = {"study": study, "left_out": json.dumps(folders.others)}
     rows = (
-        {**own, "path": f"{root}/{name}"} | json.loads(text)
+        {**shared, "path": f"{root}/{name}"} | json.loads(text)
         for name, text in zip(folders.runs, texts, strict=True)
     )
     frame = pd.DataFrame(list(rows))
@@ -66,60 +66,57 @@ def _load_one(runs: Path, study: str) -> pd.DataFrame:
             near = nearest_name(name, NUMBERS)
             hint = f"did you mean '{near}'? " if near else ""
             raise ValueError(f"study.against={name}: {hint}the numbers are {', '.join(NUMBERS)}")
-    # A killed run has not said what it was; another seed of its cell has.
+    # A killed run has not recorded its backbone and task; another seed of its cell has.
     for column in ("backbone", "objective", "task", "scale"):
-        known = frame.groupby(["cell", "digest"])[column].transform("first")
-        frame[column] = frame[column].where(frame[column].notna(), known)
+        of_cell = frame.groupby(["cell", "digest"])[column].transform("first")
+        frame[column] = frame[column].where(frame[column].notna(), of_cell)
     parts = frame["cell"].str.split("-").where(frame["cell"].str.count("-").isin([2, 3]))
-    for place, column in ((0, "backbone"), (-2, "task"), (-1, "scale")):
-        named = parts.str[place]
-        frame[column] = frame[column].where(frame[column].notna(), named)
+    for part, column in ((0, "backbone"), (-2, "task"), (-1, "scale")):
+        frame[column] = frame[column].where(frame[column].notna(), parts.str[part])
     frame["backbone"] = frame["backbone"].where(frame["backbone"].notna(), frame["cell"])
     return frame.fillna({"objective": "unknown", "task": "unknown", "scale": "unknown"})
 
 
 def load_history(runs: Path, study: str) -> pd.DataFrame:
-    """The points of the curves of every run of a study, one below the other, in order of path, kind and step.
+    """Return the points of the curves of every run of a study, in order of path, kind and step.
 
     Columns: ``path`` (as in ``load_study``, to join on), ``kind`` (``train`` or
     ``validation``), then the keys of the rows: ``step``, ``tokens``, ``flops``,
     ``seconds``, ``loss``, ``bits_per_byte`` and so on, float64. A step that a
-    resumed run went through twice is there once, as it was the last time.
+    resumed run repeated is there once, as it was the last time.
 
     Raises:
         ValueError: no such study, or no run in it.
     """
-    return pd.concat([_load_curves(runs, name) for name in study_names(study)], ignore_index=True)
-
-
-def _load_curves(runs: Path, study: str) -> pd.DataFrame:
-    """Return the points of one study."""
-    root, names = runs / study, sorted(study_folders(runs, study).runs)
-    table = read_runs(root, names, curves=True).combine_chunks()
-    lengths = pc.list_value_length(table["kind"]).to_numpy()
-    runs_of_points = pa.array(np.repeat(np.arange(len(names)), lengths))
-    paths = pa.DictionaryArray.from_arrays(runs_of_points, [f"{root}/{name}" for name in names])
-    columns = {"path": paths.cast(pa.string()), "kind": pc.list_flatten(table["kind"])}
-    there = [name for name in table.column_names if name.startswith(CURVE)]
-    keys = {name.removeprefix(CURVE) for name in there if table[name].null_count < len(names)}
-    for key in [*LEADING, *sorted(keys - set(LEADING))]:
-        columns[key] = np.full(lengths.sum(), np.nan)
-        if key in keys:
-            of_run = table[CURVE + key]
-            columns[key][np.repeat(of_run.is_valid().to_numpy(), lengths)] = pc.list_flatten(of_run)
-    return pa.table(columns).to_pandas()
+    histories = []
+    for name in study_names(study):
+        root, folders = runs / name, sorted(study_folders(runs, name).runs)
+        table = read_runs(root, folders, curves=True).combine_chunks()
+        lengths = pc.list_value_length(table["kind"]).to_numpy()
+        runs_of_points = pa.array(np.repeat(np.arange(len(folders)), lengths))
+        paths = pa.DictionaryArray.from_arrays(runs_of_points, [f"{root}/{folder}" for folder in folders])
+        columns = {"path": paths.cast(pa.string()), "kind": pc.list_flatten(table["kind"])}
+        curves = [column for column in table.column_names if column.startswith(CURVE)]
+        keys = {c.removeprefix(CURVE) for c in curves if table[c].null_count < len(folders)}
+        for key in [*LEADING, *sorted(keys - set(LEADING))]:
+            columns[key] = np.full(lengths.sum(), np.nan)
+            if key in keys:
+                of_run = table[CURVE + key]
+                columns[key][np.repeat(of_run.is_valid().to_numpy(), lengths)] = pc.list_flatten(of_run)
+        histories.append(pa.table(columns).to_pandas())
+    return pd.concat(histories, ignore_index=True)
 
 
 def study_folders(runs: Path, study: str) -> StudyFolders:
-    """Return the run folders of a study, and what stands beside them. Raises ValueError if it has none."""
+    """Return the run folders of a study, and its other folders. Raises ValueError if it has none."""
     root = runs / study
     if not root.is_dir():
         studies = sorted(p.name for p in runs.iterdir() if p.is_dir()) if runs.is_dir() else []
-        near = nearest_name(study, studies)
-        there = f"studies there: {', '.join(studies)}" if studies else "there are none yet"
+        content = f"studies there: {', '.join(studies)}" if studies else "there are none yet"
         if not runs.is_dir():
-            there = f"there is no such folder{nearest_folder(runs)}"
-        raise ValueError(f"study={study} is not in {runs}/: {there}; {_remedy(root, near)}")
+            content = f"there is no such folder{nearest_folder(runs)}"
+        remedy = _remedy(root, nearest_name(study, studies))
+        raise ValueError(f"study={study} is not in {runs}/: {content}; {remedy}")
     folders = StudyFolders.of(root)
     if not folders.runs:
         raise ValueError(f"study={study} has no runs in {root}/: {_remedy(root, None)}")
@@ -127,13 +124,13 @@ def study_folders(runs: Path, study: str) -> StudyFolders:
 
 
 def _remedy(root: Path, near: str | None) -> str:
-    """Return how to get the runs of a study; of one that nobody wrote, the nearest (``near``, if any).
+    """Return how to get the runs of a study whose folder ``root`` is missing or empty.
 
     Args:
-        root: the folder of its runs, which is not there or empty.
-        near: name of a study that has runs.
+        root: the folder of its runs.
+        near: name of a study with runs that is suggested if there is no such study to run.
     """
     if command := train_command(root):
         return f"run it first: {command}"
-    known = [near] if near else study_words()
-    return f"nor is there a conf/study/{root.name}.yaml to run{nearest(root.name, known)}"
+    hint = nearest(root.name, [near] if near else study_words())
+    return f"nor is there a conf/study/{root.name}.yaml to run{hint}"

@@ -15,7 +15,7 @@ from matplotlib.ticker import MaxNLocator
 
 from analysis.figures.style import styles
 from analysis.stats.arms import TASK_SCALE, ranked
-from analysis.stats.verdicts.verdict_test import BETTER, EQUIVALENT, WORSE
+from analysis.stats.verdicts.verdict import BETTER, EQUIVALENT, WORSE
 from analysis.tables.body import table_rows
 from analysis.tables.columns import table_columns, verdict_text
 

@@ -32,7 +32,7 @@ DEPTHS = 'trainer.extra_evaluations=["sequence_length=256 depth=0","sequence_len
 class Need:
     """Why a part is empty."""
 
-    words: str
+    reason: str
     commands: tuple[str, ...] = ()
     """Each can be typed as it is."""
 
@@ -47,26 +47,30 @@ def needs(frame: pd.DataFrame, history: pd.DataFrame, names: Iterable[str]) -> d
     """
     again = () if finished(frame).all() else training_commands(frame)
     found: dict[str, Callable[[], Need]] = {
-        "learning_curves": lambda: Need(words=_curves(history)),
-        "compute_to_target": lambda: Need(
-            words=_levels(frame, history), commands=training_commands(frame, "trainer.evaluate_every=50")
+        "learning_curves": lambda: Need(
+            reason="Runs were validated, but none has ended, which says what its score is"
+            if (history["kind"] == "validation").any()
+            else "No run has been validated yet"
         ),
-        "learning_rates": lambda: Need(words=_rates(frame), commands=(_train("compare_rates"),)),
-        "scaling_laws": lambda: Need(words=_sizes(frame, history), commands=(_train("ladder"),)),
-        "pareto_fronts": lambda: Need(words=_costs(frame), commands=again),
+        "compute_to_target": lambda: Need(
+            reason=_levels(frame, history), commands=training_commands(frame, "trainer.evaluate_every=50")
+        ),
+        "learning_rates": lambda: Need(reason=_rates(frame), commands=(_train("compare_rates"),)),
+        "scaling_laws": lambda: Need(reason=_sizes(frame, history), commands=(_train("ladder"),)),
+        "pareto_fronts": lambda: Need(reason=_costs(frame), commands=again),
         "further_tests": lambda: Need(
-            words="No extra evaluations of the same models were made",
+            reason="No extra evaluations of the same models were made",
             commands=training_commands(frame, LONGER),
         ),
         "recall_maps": lambda: Need(
-            words="No extra evaluations set a length and a depth, one for each field of the map",
+            reason="No extra evaluations set a length and a depth, one for each field of the map",
             commands=(typed_command("train", "task=needle", DEPTHS),),
         ),
         "positions": lambda: _positions(frame),
-        "slices": lambda: Need(words=_slices(frame)),
-        "gains": lambda: Need(words=_tested(frame)),
-        "performance_profiles": lambda: Need(words=_tasks(frame), commands=(_train("state_tracking"),)),
-        "gradient_norms": lambda: Need(words="No gradient norms were logged"),
+        "slices": lambda: Need(reason=_slices(frame)),
+        "gains": lambda: Need(reason=_tested(frame)),
+        "performance_profiles": lambda: Need(reason=_tasks(frame), commands=(_train("state_tracking"),)),
+        "gradient_norms": lambda: Need(reason="No gradient norms were logged"),
     }
     return {name: need() for name, need in found.items() if name in names}
 
@@ -115,12 +119,6 @@ def _most(groups: pd.Series) -> int:
 
 def _whole_arms(frame: pd.DataFrame) -> pd.DataFrame:
     return arm_table(frame).query("kind == 'arm' and seeds > 0 and seeds == runs")
-
-
-def _curves(history: pd.DataFrame) -> str:
-    if (history["kind"] == "validation").any():
-        return "Runs were validated, but none has ended, which says what its score is"
-    return "No run has been validated yet"
 
 
 def _levels(frame: pd.DataFrame, history: pd.DataFrame) -> str:
@@ -185,9 +183,9 @@ def _positions(frame: pd.DataFrame) -> Need:
     runs = frame[finished(frame) & (frame["objective"] == "causal_lm")]
     folders = [path for path in runs["path"] if Path(path).is_dir()]
     if not folders:
-        return Need(words="Needs a finished run of a causal model, in its folder: there is none")
-    words = ("run=" + folders[0], "stretches=8", f"output={folders[0]}/{EVALUATED}")
+        return Need(reason="Needs a finished run of a causal model, in its folder: there is none")
+    overrides = ("run=" + folders[0], "stretches=8", f"output={folders[0]}/{EVALUATED}")
     return Need(
-        words=f"No run was evaluated by position; for each of {plural(len(folders), 'causal run')}, as here",
-        commands=(typed_command("evaluate", *words),),
+        reason=f"No run was evaluated by position; for each of {plural(len(folders), 'causal run')}, as here",
+        commands=(typed_command("evaluate", *overrides),),
     )

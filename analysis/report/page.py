@@ -33,20 +33,24 @@ from analysis.report.needs import needs, speed_commands
 from analysis.scaling.figures import scaling_curves
 from analysis.scaling.points import study_points
 from analysis.scaling.tables import Fit, checks, fit
-from analysis.speed.curves import roof_notes, speed_curves
-from analysis.speed.panels import largest_curves, memory_curves, sampling_curves
+from analysis.speed.curves import roof_notes, roofline_grid, speed_curves
+from analysis.speed.panels import largest_curves, largest_grid, memory_curves, sampling_curves
 from analysis.speed.rows import given
-from analysis.stats.arms import matched_line
+from analysis.stats.arms import TASK_SCALE, matched_line
 from analysis.stats.comparisons import comparisons
 from analysis.stats.extra_tests import published
 from analysis.stats.learning_rates.sensitivity import rate_notes, rate_optima, rate_runs
 from analysis.stats.ranking.ranks import baseline_gains, levels_reached
+from analysis.stats.run_costs import cost_grid, stability_grid
+from analysis.stats.targets.performance_profile import across_tasks, profile_grid
 from analysis.stats.text_slices import slice_table
 from analysis.stats.versus_baseline import with_differences
 from analysis.stats.warnings import study_warnings
 from analysis.tables.format import flops
 from analysis.tables.headings import counts_line, joined_lines, study_name, verdict
 from analysis.tables.sentences import answers
+from analysis.tables.slices import slice_grids
+from analysis.tables.text import more_tables
 from experiments.runtime.streams import printable
 from experiments.tasks.likelihood import LIKELIHOOD_TYPES
 
@@ -107,24 +111,25 @@ def find(frame: pd.DataFrame, history: pd.DataFrame, speed: pd.DataFrame | None 
 def scaling_fits(frame: pd.DataFrame, history: pd.DataFrame) -> dict[str, Fit]:
     """Return the laws of the backbones with enough sizes and budgets, on the first task that has any."""
     for _, group in study_points(frame, history).groupby(["task", "likelihood"], dropna=False, sort=True):
-        found = {}
-        for line, own in group.groupby("line", sort=True):
-            if own["size"].nunique() >= 4 and own["tokens"].nunique() >= 4:
-                found[str(line)] = fit(own, drop=0, bootstraps=BOOTSTRAPS, seed=0)
-        if found:
-            return found
+        fits = {}
+        for line, points in group.groupby("line", sort=True):
+            if points["size"].nunique() >= 4 and points["tokens"].nunique() >= 4:
+                fits[str(line)] = fit(points, drop=0, bootstraps=BOOTSTRAPS, seed=0)
+        if fits:
+            return fits
     return {}
 
 
-def render_page(frame: pd.DataFrame, history: pd.DataFrame, found: Findings | None = None) -> str:
-    """Return the report of a study as HTML text; ``found`` is the result of ``find``, if it is known."""
-    found = found or find(frame, history)
+def render_page(frame: pd.DataFrame, history: pd.DataFrame, content: Findings | None = None) -> str:
+    """Return the report of a study as HTML text; ``content`` is the result of ``find``."""
+    content = content or find(frame, history)
+    style, script = (Markup((HERE / name).read_text(encoding="utf-8")) for name in ("page.css", "page.js"))
     return _environment().get_template("page.html.j2").render(
         policy=POLICY, axes=list(AXES.values()), likelihood_types=LIKELIHOOD_TYPES,
-        style=_asset("page.css"), script=_asset("page.js"), plotly=_packed_plotly(),
-        plots={name: figure and plot_json(figure) for name, figure in found.figures.items()},
-        needs=needs(frame, history, [name for name, figure in found.figures.items() if figure is None]),
-        **_summary(frame), **_tables(frame, history), **_notes(frame, found), **_speed(frame, found.speed),
+        style=style, script=script, plotly=_packed_plotly(),
+        plots={name: figure and plot_json(figure) for name, figure in content.figures.items()},
+        needs=needs(frame, history, [name for name, figure in content.figures.items() if figure is None]),
+        **_summary(frame), **_sections(frame, history, content),
     )  # fmt: skip
 
 
@@ -138,11 +143,12 @@ def plot_json(figure: go.Figure) -> Markup:
 
 
 def _summary(frame: pd.DataFrame) -> dict[str, object]:
-    """Return what stands above the first section."""
+    """Return the values above the first section."""
     arms = with_differences(frame)
+    sentences = [line.partition(": ") for line in answers(arms)]
     return {
         "study": study_name(frame),
-        "answers": [_answer(line) for line in answers(arms)],
+        "answers": [{"where": where, "what": what} for where, _, what in sentences],
         "panels": panels(arms, frame),
         "joined": joined_lines(frame),
         "counts": counts_line(frame),
@@ -154,37 +160,39 @@ def _summary(frame: pd.DataFrame) -> dict[str, object]:
     }
 
 
-def _answer(line: str) -> dict[str, str]:
-    """Return where a sentence holds (task, scale, likelihood type), and what it says."""
-    where, _, what = line.partition(": ")
-    return {"where": where, "what": what}
-
-
-def _tables(frame: pd.DataFrame, history: pd.DataFrame) -> dict[str, object]:
-    """Return the tables of all sections; those of speed are in ``_speed``."""
-    return {
+def _sections(frame: pd.DataFrame, history: pd.DataFrame, content: Findings) -> dict[str, object]:
+    """Return the tables and notes of all sections."""
+    image, speed = against_figure(frame), content.speed
+    task_scales = [(str(task), str(scale)) for (task, scale), _ in frame.groupby(TASK_SCALE, sort=True)]
+    measured: dict[str, object] = {"measured": False}
+    if speed is not None:
+        measured = {
+            "measured": True,
+            "decoding_note": decoding_note(frame, given(speed)),
+            "roof_notes": roof_notes(speed),
+            "roofline_table": roofline_grid(speed),
+            "largest_batch_table": largest_grid(speed),
+        }
+    return measured | {
         "verdict_tables": tables.verdict_tables(frame),
-        "further_tables": tables.further_tables(frame),
-        "slice_tables": tables.slice_tables(frame),
-        "tables_over_tasks": tables.tables_over_tasks(frame),
-        "stability_table": tables.stability_table(frame, history),
-        "cost_table": tables.cost_table(frame),
+        "further_tables": [grid for names in task_scales for grid in more_tables(frame, *names)],
+        "slice_tables": list(slice_grids(slice_table(frame))),
+        "tables_over_tasks": [
+            profile_grid(rows) for _, rows in across_tasks(frame).groupby("scale", sort=True)
+        ],
+        "stability_table": stability_grid(frame, history),
+        "cost_table": cost_grid(frame),
+        "speed_table": tables.speed_table(frame),
+        "speed_commands": speed_commands(frame),
         "run_table": tables.run_table(frame),
         "config_tables": tables.config_tables(frame),
         "provenance": tables.provenance(frame),
-    }
-
-
-def _notes(frame: pd.DataFrame, found: Findings) -> dict[str, object]:
-    """Return the lists and notes around tables and figures."""
-    image = against_figure(frame)
-    return {
         "pairs": [f"{p['task']}, {p['scale']}: {verdict(p)}" for _, p in comparisons(frame).iterrows()],
         "rate_notes": rate_notes(rate_optima(rate_runs(frame))),
         "laws": [
             f"{line}: E {law.show(lambda law: law.E)}, a in N* ~ C^a {law.show(lambda law: law.exponent)}. "
             + " ".join(checks(law))
-            for line, law in found.laws.items()
+            for line, law in content.laws.items()
         ],
         "against": None if image is None else inline_svg(image.decode()),
         "published": published(frame),
@@ -200,21 +208,6 @@ def inline_svg(svg: str) -> Markup:
     return Markup(element.replace("*{", ".drawn svg *{"))
 
 
-def _speed(frame: pd.DataFrame, speed: pd.DataFrame | None) -> dict[str, object]:
-    """Return the texts and tables of the section on speed, and the note on decoding of the trade-offs."""
-    common = {"speed_table": tables.speed_table(frame), "speed_commands": speed_commands(frame)}
-    if speed is None:
-        return {**common, "measured": False}
-    return {
-        **common,
-        "measured": True,
-        "decoding_note": decoding_note(frame, given(speed)),
-        "roof_notes": roof_notes(speed),
-        "roofline_table": tables.roofline_table(speed),
-        "largest_batch_table": tables.largest_batch_table(speed),
-    }
-
-
 @cache
 def _environment() -> Environment:
     """Return the templates. They escape every text that is not marked as HTML."""
@@ -223,11 +216,6 @@ def _environment() -> Environment:
         trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True,
         finalize=lambda value: printable(value) if type(value) is str else value,
     )  # fmt: skip
-
-
-def _asset(name: str) -> Markup:
-    """Return the page's style or script."""
-    return Markup((HERE / name).read_text(encoding="utf-8"))
 
 
 @cache

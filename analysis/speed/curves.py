@@ -15,6 +15,7 @@ import plotly.graph_objects as go
 
 from analysis.figures.style import MOST_PANELS, PALETTE, SYMBOLS, log_axis, make_panels, palette_indices
 from analysis.speed.rows import extremes
+from analysis.stats.grid import Grid
 from analysis.tables.format import si
 
 RATES = ("flops", "matmul_flops_per_second", "least_bytes", "memory_bytes_per_second")
@@ -79,20 +80,19 @@ def _lines(backbone: str, rows: pd.DataFrame, index: int, *, legend: bool) -> li
     return [measured, roof]
 
 
-SHARE_HEAD = ["backbone", "mode", "context", "tokens/s", "roofline, tokens/s", "of the roofline"]
-
-
-def share_rows(speed: pd.DataFrame) -> list[list[str]]:
-    """Return rows of text: the fraction of the roofline at the longest context of each panel."""
+def roofline_grid(speed: pd.DataFrame) -> Grid:
+    """Return as text the fraction of the roofline at the longest context of each panel."""
     rows = extremes(with_roof(speed))
     longest = rows.groupby(["mode", "group", "backbone"])["context"].transform("max")
-    return [
+    cells = [
         [
             str(row.backbone), f"{row.mode}, {row.batch_size} at once", f"{row.context:,}",
             si(row.tokens_per_second), si(row.roof), "-" if np.isnan(row.share) else f"{row.share:.1%}",
         ]
         for row in rows[rows["context"] == longest].itertuples()
     ]  # fmt: skip
+    head = ["backbone", "mode", "context", "tokens/s", "roofline, tokens/s", "of the roofline"]
+    return Grid(head=head, rows=cells)
 
 
 def roof_notes(speed: pd.DataFrame) -> list[str]:

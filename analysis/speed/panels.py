@@ -10,6 +10,7 @@ import plotly.graph_objects as go
 
 from analysis.figures.style import MOST_PANELS, PALETTE, SYMBOLS, log_axis, make_panels, palette_indices
 from analysis.speed.rows import extremes, model_memory, with_groups
+from analysis.stats.grid import Grid
 from analysis.tables.format import si, size
 
 MEBIBYTE = 2.0**20
@@ -43,13 +44,10 @@ def largest_curves(speed: pd.DataFrame) -> go.Figure | None:
     return _curves(rows, ["mode", "group"], across, up)
 
 
-LARGEST_HEAD = ["backbone", "what", "context", "largest batch", "too large", "tokens/s", "peak memory"]
-
-
-def largest_rows(speed: pd.DataFrame) -> list[list[str]]:
-    """Return rows of text: the largest batch that fits, and the smallest batch that did not."""
+def largest_grid(speed: pd.DataFrame) -> Grid:
+    """Return as text the largest batch that fits, and the smallest batch that did not."""
     rows = _largest(speed)
-    return [
+    cells = [
         [
             str(row.backbone), f"{row.mode}, {row.group}", f"{row.context:,}", f"{row.batch_size:,}",
             "-" if pd.isna(row.batch_too_large) else f"{row.batch_too_large:,.0f}",
@@ -57,6 +55,8 @@ def largest_rows(speed: pd.DataFrame) -> list[list[str]]:
         ]
         for row, memory in zip(rows.itertuples(), model_memory(rows), strict=True)
     ]  # fmt: skip
+    head = ["backbone", "what", "context", "largest batch", "too large", "tokens/s", "peak memory"]
+    return Grid(head=head, rows=cells)
 
 
 def _largest(speed: pd.DataFrame) -> pd.DataFrame:

@@ -7,11 +7,11 @@ relative to the point with the smallest value.
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import pandas as pd
 
 from analysis.stats.arms import TASK_SCALE, arm_table, finished, study_setting
+from analysis.stats.grid import Grid
 from analysis.stats.intervals import mean_interval
 from experiments.tasks.likelihood import LIKELIHOOD_TYPES
 
@@ -39,7 +39,12 @@ def against_scores(frame: pd.DataFrame) -> pd.DataFrame:
             continue
         runs, arms = group[finished(group)], arm_table(group).query("kind == 'arm' and seeds > 0")
         arms = arms.assign(x=arms[column])
-        for backbone, line in sorted(arms.groupby("backbone"), key=_line_order):
+        order = {likelihood: index for index, likelihood in enumerate(LIKELIHOOD_TYPES)}
+        lines = sorted(
+            arms.groupby("backbone"),
+            key=lambda line: (order.get(line[1]["likelihood"].iloc[0], len(order)), str(line[0])),
+        )
+        for backbone, line in lines:
             first_scores: pd.Series | None = None
             for _, row in line.sort_values("x").iterrows():
                 seed_scores = runs[runs["arm"] == row["arm"]].set_index("seed")["score"]
@@ -59,12 +64,6 @@ def against_scores(frame: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=COLUMNS).astype({"change_half_width": float})
 
 
-def _line_order(line: tuple[Any, pd.DataFrame]) -> tuple[int, str]:
-    """Return the sort key of a line: likelihood type, then name."""
-    types, likelihood = list(LIKELIHOOD_TYPES), line[1]["likelihood"].iloc[0]
-    return types.index(likelihood) if likelihood in types else len(types), str(line[0])
-
-
 def label(column: str) -> str:
     """Return a column name as a label: ``training_epochs`` becomes ``epochs``."""
     return column.removeprefix("training_").replace("_", " ")
@@ -77,16 +76,20 @@ def against_title(rows: pd.DataFrame) -> str:
     return f"{row['task']}, {row['scale']}: {metric} against {label(row['against'])}"
 
 
-def against_grid(rows: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
-    """Return header and rows of text of one task: a row for each x, a column for each backbone."""
+def against_grid(rows: pd.DataFrame) -> Grid:
+    """Return the scores of one task as text: a row for each x, a column for each backbone."""
     rows = rows.assign(x_text=rows["x"].map(lambda x: f"{x:.3g}"))
     columns = [
         (line_name(str(backbone), line), {row["x_text"]: _cell(row) for _, row in line.iterrows()})
         for backbone, line in rows.groupby("backbone", sort=False)
     ]
     x_texts = dict.fromkeys(rows.sort_values("x")["x_text"])
-    head = [label(rows.iloc[0]["against"]), *(name for name, _ in columns)]
-    return head, [[x_text, *(cells.get(x_text, "-") for _, cells in columns)] for x_text in x_texts]
+    return Grid(
+        title=against_title(rows),
+        head=[label(rows.iloc[0]["against"]), *(name for name, _ in columns)],
+        rows=[[x_text, *(cells.get(x_text, "-") for _, cells in columns)] for x_text in x_texts],
+        note=NOTE,
+    )
 
 
 def line_name(backbone: str, line: pd.DataFrame) -> str:

@@ -12,14 +12,16 @@ import json
 import math
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
 
 from analysis.load.run_record import NUMBERS
-from analysis.stats.intervals import mean_interval
+from analysis.stats.intervals import Estimate, mean_interval
 from analysis.stats.shares import binomial_error, is_share, share_interval
 from experiments.tasks.likelihood import LIKELIHOOD_TYPES
+from experiments.tasks.metrics import Reference
 
 TASK_SCALE = ["task", "scale"]
 """Columns that together identify one table: runs of one task at one scale."""
@@ -68,12 +70,11 @@ def arm_table(frame: pd.DataFrame) -> pd.DataFrame:
     rows = []
     for (task, scale), group in frame.groupby(TASK_SCALE, sort=True):
         mixed = mixed_likelihoods(group)
-        arms = [
-            row | _not_beaten(row, _references(runs)) | {"mixed": mixed}
-            for row, runs in ((_arm_row(runs), runs) for _, runs in group.groupby(["cell", "digest"]))
-        ]
-        arms.sort(key=_rank)
-        rows += [{"task": task, "scale": scale, **row} for row in arms + _reference_rows(group)]
+        arms = sorted(
+            (_arm(runs, mixed) for _, runs in group.groupby(["cell", "digest"])), key=lambda arm: arm.order
+        )
+        table = [arm.columns() for arm in arms] + _reference_rows(group)
+        rows += [{"task": task, "scale": scale, **row} for row in table]
     return pd.DataFrame(rows)
 
 
@@ -85,125 +86,167 @@ def ranked(arms: pd.DataFrame) -> pd.Series:
     return arms["kind"].eq("arm") & arms["seeds"].gt(0) & arms["learned"].eq(True)
 
 
-def _arm_row(runs: pd.DataFrame) -> dict[str, Any]:
+@dataclass(frozen=True, kw_only=True)
+class Arm:
+    """A row of ``arm_table``, whose columns are in the order of these fields."""
+
+    kind: str = "arm"
+    arm: str
+    cell: str
+    digest: str
+    backbone: str
+    objective: str
+    likelihood: str | None
+    metric: str | None
+    unit: str | None
+    direction: str | None
+    score: float
+    half_width: float
+    low: float
+    high: float
+    item_se: float
+    items: float
+    clusters: float
+    solved_from: str | None
+    seeds: int
+    runs: int
+    status: str
+    message: str | None
+    numbers: Mapping[str, float]
+    """Means of the number columns, which are columns of the table, too."""
+    below: str | None
+    no_better_than: str | None
+    learned: bool
+    mixed: str | None
+
+    def columns(self) -> dict[str, object]:
+        """Return the columns of the row."""
+        columns: dict[str, object] = {}
+        for name, value in vars(self).items():
+            columns |= value if name == "numbers" else {name: value}
+        return columns
+
+    @property
+    def order(self) -> tuple[int, float, str]:
+        """Sort key: likelihood type, then score, the best first; arms without a score come last."""
+        types = list(LIKELIHOOD_TYPES)
+        if not self.seeds:
+            return len(types) + 1, 0.0, self.arm
+        type_index = types.index(self.likelihood) if self.likelihood in types else len(types)
+        score = -self.score if self.direction == "higher" else self.score
+        return 0 if self.mixed is not None else type_index, score, self.arm
+
+
+def _arm(runs: pd.DataFrame, mixed: str | None) -> Arm:
+    """Return the row of one arm; ``mixed`` lists the likelihood types if they are ranked together."""
     counts = finished(runs)
     good = runs if counts.all() else runs[counts]
-    mixed = mixed_data(good)
-    # A mean over runs on different data has no meaning.
-    scores = [] if mixed else good["score"].tolist()
+    unfinished = runs[~counts]
+    notes = run_notes(unfinished)
+    scores = good["score"].tolist()
+    if mixed_data(good):
+        scores = []  # a mean over runs on different data has no meaning
+        seeds = good.groupby("fingerprint", dropna=False)["seed"].agg(
+            lambda seed_list: ", ".join(map(str, sorted(seed_list)))
+        )
+        seeds_by_data = "; ".join(f"{fingerprint}: {seed_list}" for fingerprint, seed_list in seeds.items())
+        notes.append(f"not averaged, as the seeds saw different data: {seeds_by_data}")
     estimate = mean_interval(scores)
     half_width = math.nan if estimate.half_width is None else estimate.half_width
     low, high = estimate.mean - half_width, estimate.mean + half_width
     items = float(good["score_items"].mean())
     if scores and is_share(_first(good["unit"]), scores):
         low, high = share_interval(scores, items)
-    unfinished = runs[~counts]
     described = runs if good.empty else good
-    return {
-        "kind": "arm",
+    measures = {key: _first(described[key]) for key in ("likelihood", "metric", "unit", "direction")}
+    error = float(good["score_standard_error"].mean())
+    below, guesses = _not_beaten(_references(runs), estimate, items=items, error=error, **measures)
+    return Arm(
         **{key: _first(runs[key]) for key in ("arm", "cell", "digest", "backbone", "objective")},
-        **{key: _first(described[key]) for key in ("likelihood", "metric", "unit", "direction")},
-        "score": estimate.mean,
-        "half_width": half_width,
-        "low": low,
-        "high": high,
-        "item_se": float(good["score_standard_error"].mean()),
-        "items": items,
-        "clusters": float(good["score_clusters"].mean()),
-        "solved_from": study_setting(runs, "solved"),
-        "seeds": estimate.n,
-        "runs": len(runs),
-        "status": "complete" if unfinished.empty else ", ".join(sorted(set(unfinished["status"]))),
-        "message": "; ".join([*run_notes(unfinished), *([_data_note(good)] if mixed else [])]) or None,
-        **described[[column for column in NUMBERS if column in described]].mean(),
-    }
+        **measures, score=estimate.mean, half_width=half_width, low=low, high=high, item_se=error,
+        items=items, clusters=float(good["score_clusters"].mean()),
+        solved_from=study_setting(runs, "solved"), seeds=estimate.n, runs=len(runs),
+        status="complete" if unfinished.empty else ", ".join(sorted(set(unfinished["status"]))),
+        message="; ".join(notes) or None,
+        numbers=described[[column for column in NUMBERS if column in described]].mean().to_dict(),
+        below=BELOW.join(dict.fromkeys(below)) or None,
+        no_better_than=BELOW.join(dict.fromkeys(guesses)) or None, learned=not guesses, mixed=mixed,
+    )  # fmt: skip
 
 
-def _data_note(runs: pd.DataFrame) -> str:
-    """Return a note that lists the seeds of an arm by the data that they saw."""
-    seeds = runs.groupby("fingerprint", dropna=False)["seed"].agg(
-        lambda seed_list: ", ".join(map(str, sorted(seed_list)))
-    )
-    return "not averaged, as the seeds saw different data: " + "; ".join(
-        f"{fingerprint}: {seed_list}" for fingerprint, seed_list in seeds.items()
-    )
-
-
-def _not_beaten(row: dict[str, Any], lines: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the columns ``below``, ``no_better_than`` and ``learned`` of an arm, given its reference lines.
+def _not_beaten(
+    lines: list[Reference],
+    estimate: Estimate,
+    *,
+    items: float,
+    error: float,
+    metric: str | None,
+    unit: str | None,
+    direction: str | None,
+    likelihood: str | None,
+) -> tuple[list[str], list[str]]:
+    """Return the names of the reference lines that an arm does not beat, and of the guesses among them.
 
     A fraction must exceed a guess by ``SURE`` standard errors over test items, because a model that guesses
     exceeds it in half of all cases. An interval over seeds is not used: it is wide if only some seeds solve
     the task.
     """
-    sign = 1 if row["direction"] == "higher" else -1
-    error = row["item_se"]
-    if math.isnan(error) and row["unit"] == "share":
-        error = binomial_error(row["score"], row["items"])
-    margin = SURE * error if row["unit"] == "share" and math.isfinite(error) else 0.0
+    sign = 1 if direction == "higher" else -1
+    if math.isnan(error) and unit == "share":
+        error = binomial_error(estimate.mean, items)
+    margin = SURE * error if unit == "share" and math.isfinite(error) else 0.0
     below, guesses = [], []
     for line in lines:
-        if not row["seeds"] or line["metric"] != row["metric"]:
+        if not estimate.n or line.metric != metric:
             continue
-        lead = sign * (row["score"] - line["value"])
+        lead = sign * (estimate.mean - line.value)
         if is_guess(line):
             if lead <= margin:
-                guesses.append(line["name"])
-                below.append(line["name"])
-        elif lead <= 0 and row["likelihood"] not in NOT_OF_THE_TEXT:
-            below.append(line["name"])
-    joined = (BELOW.join(dict.fromkeys(names)) or None for names in (below, guesses))
-    return dict(zip(("below", "no_better_than"), joined, strict=True)) | {"learned": not guesses}
+                guesses.append(line.name)
+                below.append(line.name)
+        elif lead <= 0 and likelihood not in NOT_OF_THE_TEXT:
+            below.append(line.name)
+    return below, guesses
 
 
-def is_guess(line: Mapping[str, Any]) -> bool:
+def is_guess(line: Reference) -> bool:
     """Return True for a reference line that needs no learning: chance, the most frequent class, a unigram.
 
     A model that does not beat such a line has not learned the task. A line that was fitted to the training
     split or follows a rule, such as a nearest mean, is for comparison only: a good model may not reach it.
     """
-    return str(line["name"]).startswith(GUESSES) or line.get("note") == "chance"
+    return line.name.startswith(GUESSES) or line.note == "chance"
 
 
-def _references(runs: pd.DataFrame) -> list[dict[str, Any]]:
+def _references(runs: pd.DataFrame) -> list[Reference]:
     """Return the distinct reference lines of the runs for the test split."""
-    lines = {(r["name"], r["value"]): r for text in runs["references"].unique() for r in json.loads(text)}
-    return [line for line in lines.values() if line.get("split", "test") == "test"]
+    lines = [Reference(**line) for text in runs["references"].unique() for line in json.loads(text)]
+    return [line for line in {(r.name, r.value): r for r in lines}.values() if line.split == "test"]
 
 
-def _reference_rows(group: pd.DataFrame) -> list[dict[str, Any]]:
+def _reference_rows(group: pd.DataFrame) -> list[dict[str, object]]:
     """Return the reference lines of a task in the metric of its table, best last.
 
     If the values of a line differ between models, as with different tokenizers, each name is followed by
     the models that it applies to.
     """
     metric, direction = _first(group["metric"]), _first(group["direction"])
-    owners: dict[tuple[str, float], list[str]] = {}
+    models: dict[tuple[str, float], list[str]] = {}
     for model, runs in group.groupby("arm", sort=True):
         for line in _references(runs):
-            if line["metric"] == metric:
-                owners.setdefault((line["name"], float(line["value"])), []).append(str(model))
-    notes = {(line["name"], float(line["value"])): line.get("note") for line in _references(group)}
-    names = Counter(name for name, _ in owners)
-    rows = [
+            if line.metric == metric:
+                models.setdefault((line.name, float(line.value)), []).append(str(model))
+    notes = {(line.name, float(line.value)): line.note for line in _references(group)}
+    names = Counter(name for name, _ in models)
+    return [
         {
-            "kind": "reference", "arm": name if names[name] == 1 else f"{name} ({', '.join(arms)})",
+            "kind": "reference",
+            "arm": name if names[name] == 1 else f"{name} ({', '.join(models[name, value])})",
             "metric": metric, "score": value, "direction": direction, "message": notes[name, value] or None,
             "half_width": math.nan, "seeds": 0, "runs": 0,
         }
-        for (name, value), arms in owners.items()
+        for name, value in sorted(models, key=lambda line: line[1], reverse=direction == "lower")
     ]  # fmt: skip
-    return sorted(rows, key=lambda r: r["score"], reverse=direction == "lower")
-
-
-def _rank(row: dict[str, Any]) -> tuple[int, float, str]:
-    types = list(LIKELIHOOD_TYPES)
-    type_rank = types.index(row["likelihood"]) if row["likelihood"] in types else len(types)
-    if not row["seeds"]:
-        return len(types) + 1, 0.0, row["arm"]
-    if row["mixed"] is not None:
-        type_rank = 0
-    return type_rank, -row["score"] if row["direction"] == "higher" else row["score"], row["arm"]
 
 
 def _first(column: pd.Series) -> Any:

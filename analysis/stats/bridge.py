@@ -10,12 +10,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
+import numpy as np
 import pandas as pd
 
 from analysis.stats.arms import finished
 from analysis.stats.ranking.rank_correlation import Correlation, rank_correlation
 from analysis.stats.text_slices import RECALL, run_slices
-from analysis.stats.verdicts.solve_test import holm
+from analysis.stats.verdicts.solve_counts import holm
 
 WHOLE = "whole text"
 """The target that is the score of the text."""
@@ -51,13 +52,9 @@ def bridge(probes: pd.DataFrame, text: pd.DataFrame) -> pd.DataFrame:
         rows += [
             {"task": task, "likelihood": likelihood, "target": target, **vars(result)}
             | {"p_corrected": corrected.get(task, math.nan)}
-            for task, result in sorted(computed.items(), key=lambda item: -_or_least(item[1].rho))
+            for task, result in sorted(computed.items(), key=lambda item: -np.nan_to_num(item[1].rho, nan=-2))
         ]
     return pd.DataFrame(rows, columns=COLUMNS).astype({"p_corrected": float})
-
-
-def _or_least(rho: float) -> float:
-    return -2.0 if math.isnan(rho) else rho
 
 
 def model_scores(runs: pd.DataFrame) -> Scores:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import math
-from typing import Any
-
 import pandas as pd
 
 from analysis.stats.arms import (
@@ -19,8 +16,8 @@ from analysis.stats.arms import (
 )
 from analysis.stats.intervals import MARGINS
 from analysis.stats.solve_rates import solve_counts
-from analysis.stats.verdicts.solve_test import solve_verdicts
-from analysis.stats.verdicts.verdict_test import BETTER, UNDECIDED, WORSE, Verdict, untested, verdicts
+from analysis.stats.verdicts.solve_counts import solve_verdicts
+from analysis.stats.verdicts.verdict import BETTER, UNDECIDED, WORSE, Verdict, untested, verdicts
 
 COLUMNS = [
     "task", "scale", "likelihood", "unit", "margin", "family", "model", "other", "difference",
@@ -40,7 +37,7 @@ def comparisons(frame: pd.DataFrame) -> pd.DataFrame:
     if that is a model of the type, else all pairs. ``verdict`` refers to ``model``; in a family of all pairs,
     ``model`` has the better mean. ``difference`` is positive if ``model`` is better; ``test`` contains
     ``solve rate`` if it is a difference of solve rates. ``separated`` is True for better and worse. The
-    remaining columns are fields of ``verdicts.verdict_test.Verdict``.
+    remaining columns are fields of ``verdicts.verdict.Verdict``.
 
     Models with an unfinished run are left out, because the mean of the finished runs is biased. Tasks with
     runs on different data are left out. Mixed likelihood types count as one type, named by all their names.
@@ -65,7 +62,14 @@ def comparisons(frame: pd.DataFrame) -> pd.DataFrame:
                 "task": task, "scale": scale, "likelihood": None if pd.isna(likelihood) else likelihood,
                 "unit": None if units.empty else units.iloc[0], "margin": margin, "family": family,
             }  # fmt: skip
-            rows += [shared | _row(_learned(verdict, unranked)) for verdict in type_verdicts]
+            for verdict in type_verdicts:
+                if {verdict.model, verdict.other} <= unranked:
+                    verdict = untested(
+                        verdict.model, verdict.other, difference=verdict.difference, seeds=verdict.seeds,
+                        reason=UNLEARNED,
+                    )  # fmt: skip
+                separated = verdict.verdict in (BETTER, WORSE)
+                rows.append(shared | vars(verdict) | {"separated": separated})
     return pd.DataFrame(rows, columns=COLUMNS).astype({"seeds_to_decide": float, "separated": bool})
 
 
@@ -83,21 +87,6 @@ def _of_type(runs: pd.DataFrame, margin: float) -> tuple[str, list[Verdict]]:
     shared = bool(study_setting(runs, "shared_seeds"))
     direction = str(runs["direction"].iloc[0])
     return family, verdicts(scores, direction, baseline=baseline, margin=margin, shared_seeds=shared)
-
-
-def _learned(verdict: Verdict, unranked: set[str]) -> Verdict:
-    """Return the verdict; untested if neither of the two models has learned the task."""
-    if not {verdict.model, verdict.other} <= unranked:
-        return verdict
-    return untested(
-        verdict.model, verdict.other, difference=verdict.difference, seeds=verdict.seeds, reason=UNLEARNED
-    )
-
-
-def _row(verdict: Verdict) -> dict[str, Any]:
-    fields = dict(vars(verdict))
-    decide = math.nan if verdict.seeds_to_decide is None else verdict.seeds_to_decide
-    return fields | {"separated": verdict.verdict in (BETTER, WORSE), "seeds_to_decide": decide}
 
 
 def verdict_of(pairs: pd.DataFrame, model: str, other: str) -> pd.Series | None:

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 import pandas as pd
 
 from analysis.stats.arms import TASK_SCALE, arm_table, finished
+from analysis.stats.grid import Grid
 from analysis.stats.intervals import mean_interval
 
 TRAINED = "as trained"
@@ -48,17 +49,18 @@ def further_scores(frame: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=columns).astype({"score": float, "half_width": float})
 
 
-def further_grid(scores: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
-    """Return header and rows of text: a row for each arm, a column for each extra evaluation."""
+def further_grid(scores: pd.DataFrame, title: str = "") -> Grid:
+    """Return the scores as text: a row for each arm, a column for each extra evaluation."""
     tests, arms = scores["test"].unique(), scores["arm"].unique()
     shared = shared_setting(tests)
     head = [shared or "model", *(test.removeprefix(f"{shared}=") for test in tests)]
-    cells = scores.set_index(["arm", "test"])
-    return head, [[model, *(_text(cells.loc[(model, test)]) for test in tests)] for model in arms]
-
-
-def _text(row: pd.Series) -> str:
-    return f"{row['score']:.3f}" + ("" if pd.isna(row["half_width"]) else f" ± {row['half_width']:.3f}")
+    texts = {
+        (row.arm, row.test): f"{row.score:.3f}"
+        + ("" if pd.isna(row.half_width) else f" ± {row.half_width:.3f}")
+        for row in scores.itertuples()
+    }
+    rows = [[model, *(texts[model, test] for test in tests)] for model in arms]
+    return Grid(title=title, head=head, rows=rows)
 
 
 def shared_setting(tests: Iterable[str]) -> str:
@@ -69,7 +71,7 @@ def shared_setting(tests: Iterable[str]) -> str:
 
 def settings(test: str) -> dict[str, str]:
     """Return the settings that an extra evaluation changes, sorted by name."""
-    pairs = [word.partition("=") for word in test.split()]
+    pairs = [setting.partition("=") for setting in test.split()]
     return {name: value for name, _, value in sorted(pairs)}
 
 

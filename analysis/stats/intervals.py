@@ -2,7 +2,7 @@
 
 Intervals are Student's: a percentile bootstrap covers 77% instead of 95% at three seeds; the t-interval
 covers 95% at every number of seeds. Intervals of fractions are in ``shares``, those of differences between
-models in ``verdicts.verdict_test``.
+models in ``verdicts.verdict``.
 """
 
 from __future__ import annotations
@@ -12,8 +12,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 from scipy import stats
 
+Array = npt.NDArray[np.float64]
 CONFIDENCE = 0.95
 
 SHARES = ("answer_accuracy", "accuracy", "macro_f1", "matthews", "entity_f1", "tag_accuracy", "exact_match")
@@ -30,6 +32,12 @@ class Estimate:
     half_width: float | None
     """Half of the interval's width; None with fewer than two values."""
     n: int
+
+
+def ratio_residuals(numerator_G: Array, denominator_G: Array) -> Array:
+    """Return the contributions (G,) of the groups of items to the error of a ratio of sums, linearised."""
+    ratio = numerator_G.sum() / denominator_G.sum()
+    return np.asarray((numerator_G - ratio * denominator_G) / denominator_G.sum())
 
 
 def mean_interval(values: Sequence[float]) -> Estimate:

@@ -11,6 +11,7 @@ import math
 import pandas as pd
 
 from analysis.stats.arms import TASK_SCALE, arm_table, finished, mixed_data, study_setting
+from analysis.stats.grid import Grid
 from analysis.stats.intervals import mean_interval
 
 NOTE = (
@@ -35,10 +36,8 @@ def gaps(frame: pd.DataFrame) -> pd.DataFrame:
     """
     rows: list[dict[str, object]] = []
     for (task, scale), group in frame.groupby(TASK_SCALE, sort=True):
-        baseline, arms = (
-            study_setting(group, "baseline"),
-            arm_table(group).query("kind == 'arm' and seeds > 0"),
-        )
+        baseline = study_setting(group, "baseline")
+        arms = arm_table(group).query("kind == 'arm' and seeds > 0")
         exact = arms[(arms["arm"] == baseline) & (arms["likelihood"] == "exact")]
         if exact.empty or mixed_data(group):
             continue
@@ -49,42 +48,35 @@ def gaps(frame: pd.DataFrame) -> pd.DataFrame:
             error = by_seed["test_estimator_error"].mean() if "test_estimator_error" in by_seed else math.nan
             shared = {key: row[key] for key in ("arm", "likelihood", "unit", "score", "half_width", "seeds")}
             gap_row = {"task": task, "scale": scale, "baseline": baseline, **shared, "estimator_error": error}
-            rows.append(
-                gap_row if row["arm"] == baseline else gap_row | _paired(by_seed["score"], baseline_scores)
-            )
+            if row["arm"] != baseline:  # over the seeds that both have
+                score = by_seed["score"]
+                for name, values in (("gap", score - baseline_scores), ("ratio", score / baseline_scores)):
+                    estimate = mean_interval(values.dropna().tolist())
+                    width = math.nan if estimate.half_width is None else estimate.half_width
+                    gap_row |= {name: estimate.mean, f"{name}_half_width": width}
+            rows.append(gap_row)
     return pd.DataFrame(rows, columns=COLUMNS)
 
 
-def _paired(score: pd.Series, base: pd.Series) -> dict[str, float]:
-    """Return difference and ratio of two arms over the seeds that both have."""
-    columns: dict[str, float] = {}
-    for name, values in (("gap", score - base), ("ratio", score / base)):
-        estimate = mean_interval(values.dropna().tolist())
-        columns[name] = estimate.mean
-        columns[f"{name}_half_width"] = math.nan if estimate.half_width is None else estimate.half_width
-    return columns
-
-
-def gap_title(rows: pd.DataFrame) -> str:
-    """Return the heading of one table of gaps."""
+def gap_grid(rows: pd.DataFrame) -> Grid:
+    """Return the gaps of one task and scale as text."""
     row = rows.iloc[0]
-    return f"Gap to {row['baseline']}, {row['task']}, {row['scale']}: bound - exact, an upper limit"
-
-
-def gap_grid(rows: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
-    """Return header and rows of text of one table of gaps."""
-    head = ["model", "likelihood", f"{rows.iloc[0]['unit']} (n)", "estimator's error", "gap", "ratio"]
-    return head, [
-        [
-            row["arm"],
-            row["likelihood"],
-            f"{'≤ ' * (row['likelihood'] == 'bound')}{_text(row, '')} ({row['seeds']})",
-            "-" if math.isnan(row["estimator_error"]) else f"{row['estimator_error']:.4f}",
-            _text(row, "gap"),
-            _text(row, "ratio"),
-        ]
-        for _, row in rows.iterrows()
-    ]
+    return Grid(
+        title=f"Gap to {row['baseline']}, {row['task']}, {row['scale']}: bound - exact, an upper limit",
+        head=["model", "likelihood", f"{row['unit']} (n)", "estimator's error", "gap", "ratio"],
+        rows=[
+            [
+                row["arm"],
+                row["likelihood"],
+                f"{'≤ ' * (row['likelihood'] == 'bound')}{_text(row, '')} ({row['seeds']})",
+                "-" if math.isnan(row["estimator_error"]) else f"{row['estimator_error']:.4f}",
+                _text(row, "gap"),
+                _text(row, "ratio"),
+            ]
+            for _, row in rows.iterrows()
+        ],
+        note=NOTE,
+    )
 
 
 def _text(row: pd.Series, name: str) -> str:

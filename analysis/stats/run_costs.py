@@ -8,6 +8,7 @@ from pathlib import Path
 import pandas as pd
 
 from analysis.stats.arms import TASK_SCALE
+from analysis.stats.grid import Grid
 from analysis.stats.intervals import mean_interval
 from experiments.runtime.errors import RunError
 from experiments.tracking.run_files import RunResult, read_result
@@ -25,8 +26,8 @@ COST_NOTE = (
 )
 
 
-def cost_rows(frame: pd.DataFrame) -> list[list[str]]:
-    """Return the cells of ``COST_HEAD`` for each arm; ``-`` if no record has a value."""
+def cost_grid(frame: pd.DataFrame) -> Grid:
+    """Return outcomes and costs of the runs of each arm; ``-`` if no record has a value."""
     rows = []
     for (task, scale, model), runs in frame.groupby([*TASK_SCALE, "arm"], sort=True):
         counts = runs["status"].value_counts()
@@ -51,7 +52,7 @@ def cost_rows(frame: pd.DataFrame) -> list[list[str]]:
                 str(int((runs["changed"] != "[]").sum())),
             ]
         )  # fmt: skip
-    return rows
+    return Grid(head=COST_HEAD, rows=rows, note=COST_NOTE)
 
 
 def _share(values: list[float]) -> str:
@@ -79,14 +80,18 @@ STABILITY_NOTE = (
 )
 
 
-def stability_rows(frame: pd.DataFrame, history: pd.DataFrame) -> list[list[str]]:
-    """Return the cells of ``STABILITY_HEAD`` for each arm over its runs; ``-`` if no value was recorded."""
+def stability_grid(frame: pd.DataFrame, history: pd.DataFrame) -> Grid:
+    """Return gradient norms and loss spikes of the runs of each arm; ``-`` if no value was recorded."""
     norms = history[history["kind"] == "train"]
     norms = norms if "grad_norm" in norms else norms.assign(grad_norm=math.nan)
     rows = []
     for (task, scale, model), runs in frame.groupby([*TASK_SCALE, "arm"], sort=True):
         finite = norms[norms["path"].isin(runs["path"])]["grad_norm"]
         finite = finite[finite.map(math.isfinite)]
+        spikes, skipped = (
+            "-" if runs[column].isna().all() else str(int(runs[column].sum()))
+            for column in ("loss_spikes", "skipped_steps")
+        )
         with_spikes = runs[runs["loss_spikes"].notna() & (runs["training_steps"] > 0)]
         score = (
             with_spikes["loss_spikes"].sum() / with_spikes["training_steps"].sum()
@@ -97,13 +102,8 @@ def stability_rows(frame: pd.DataFrame, history: pd.DataFrame) -> list[list[str]
             [
                 str(model), f"{task}, {scale}",
                 *(["-", "-"] if finite.empty else [f"{finite.median():.3g}", f"{finite.max():.3g}"]),
-                _total(runs["loss_spikes"]), "-" if math.isnan(score) else f"{score:.2%}",
-                _total(runs["skipped_steps"]), str(int((runs["status"] == "diverged").sum())),
+                spikes, "-" if math.isnan(score) else f"{score:.2%}", skipped,
+                str(int((runs["status"] == "diverged").sum())),
             ]
         )  # fmt: skip
-    return rows
-
-
-def _total(counts: pd.Series) -> str:
-    """Return the sum of the counts that are not NaN; ``-`` if all are NaN."""
-    return "-" if counts.isna().all() else str(int(counts.sum()))
+    return Grid(head=STABILITY_HEAD, rows=rows, note=STABILITY_NOTE)

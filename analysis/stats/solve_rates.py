@@ -8,6 +8,7 @@ from __future__ import annotations
 import pandas as pd
 
 from analysis.stats.arms import TASK_SCALE, arm_table, study_setting
+from analysis.stats.grid import Grid
 from analysis.stats.shares import wilson_interval
 
 NOTE = (
@@ -73,21 +74,20 @@ def solve_counts(runs: pd.DataFrame) -> dict[str, tuple[int, int]] | None:
     return counts if jumps else None
 
 
-def solved_title(rows: pd.DataFrame) -> str:
-    """Return the heading of one table."""
+def solved_grid(rows: pd.DataFrame) -> Grid:
+    """Return the solve rates of one task and scale as text."""
     row = rows.iloc[0]
-    return f"Solve rate, {row['task']}, {row['scale']}: share of seeds at {row['threshold']:g} or more"
-
-
-def solved_grid(rows: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
-    """Return header and rows of text of one table."""
-    head = ["arm", "seeds that solve it", "rate", "95% interval"]
-    return head, [
-        [
-            str(row["arm"]),
-            f"{row['solved']} of {row['runs']}",
-            f"{row['rate']:.2f}",
-            f"{row['low']:.2f} to {row['high']:.2f}",
-        ]
-        for _, row in rows.iterrows()
-    ]
+    return Grid(
+        title=f"Solve rate, {row['task']}, {row['scale']}: share of seeds at {row['threshold']:g} or more",
+        head=["arm", "seeds that solve it", "rate", "95% interval"],
+        rows=[
+            [
+                str(row["arm"]),
+                f"{row['solved']} of {row['runs']}",
+                f"{row['rate']:.2f}",
+                f"{row['low']:.2f} to {row['high']:.2f}",
+            ]
+            for _, row in rows.iterrows()
+        ],
+        note=NOTE,
+    )

@@ -10,11 +10,10 @@ from __future__ import annotations
 
 import json
 import math
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from analysis.stats.arms import (
     TASK_SCALE,
@@ -24,10 +23,11 @@ from analysis.stats.arms import (
     mixed_data,
     study_setting,
 )
+from analysis.stats.intervals import ratio_residuals
 from analysis.stats.ranking.ranks import baseline_of
-from analysis.stats.verdicts.family import MIN_SEEDS, make_family
+from analysis.stats.verdicts.family import MIN_SEEDS
 from analysis.stats.verdicts.max_statistic import LEVEL
-from analysis.stats.verdicts.verdict_test import BETTER, UNDECIDED, WORSE
+from analysis.stats.verdicts.verdict import BETTER, UNDECIDED, WORSE, make_family
 
 TEXT_METRIC = "bits_per_byte"
 COLUMNS = [
@@ -95,7 +95,7 @@ def slice_table(frame: pd.DataFrame) -> pd.DataFrame:
                 row = shared_columns | {"by": by, "slice": name, "arm": model, "share": fraction}
                 row |= {"score": slices[model]["score"].mean(), "seeds": len(slices[model])}
                 if model != baseline and baseline in slices:
-                    row |= tested.get(model, {"verdict": UNDECIDED})
+                    row |= vars(tested[model]) if model in tested else {"verdict": UNDECIDED}
                     row["gain"] = slices[baseline]["score"].mean() - row["score"]
                     row["item_se"] = difference_error(slices[baseline], slices[model])
                     row["part"] = slices[baseline]["part"].mean() - slices[model]["part"].mean()
@@ -105,9 +105,18 @@ def slice_table(frame: pd.DataFrame) -> pd.DataFrame:
     return table.assign(fraction=(table["part"] / total_gain).where(total_gain.abs() > 0))
 
 
+@dataclass(frozen=True, kw_only=True)
+class SliceGain:
+    """Simultaneous interval of a model's gain over the baseline on a slice, in bits per token."""
+
+    low: float
+    high: float
+    verdict: str
+
+
 def _over_seeds(
     slices: dict[str, pd.DataFrame], baseline: str, declared: bool, shared: bool
-) -> dict[str, dict[str, Any]]:
+) -> dict[str, SliceGain]:
     """Return interval and verdict of each model against the baseline, over seeds, in bits per token."""
     scores = {model: dict(zip(rows["seed"], -rows["score"], strict=True)) for model, rows in slices.items()}
     if shared:
@@ -126,7 +135,7 @@ def _over_seeds(
             continue
         model, gain = (names[i], difference) if names[j] == baseline else (names[j], -difference)
         verdict = UNDECIDED if not p < LEVEL else BETTER if gain > 0 else WORSE
-        results[model] = {"low": gain - half, "high": gain + half, "verdict": verdict}
+        results[model] = SliceGain(low=gain - half, high=gain + half, verdict=verdict)
     return results
 
 
@@ -142,14 +151,8 @@ def difference_error(rows_a: pd.DataFrame, rows_b: pd.DataFrame) -> float:
     """
     sums = [np.mean(np.stack(rows["clusters"].tolist()), axis=0).T for rows in (rows_a, rows_b)]
     groups = int(np.any([tokens_C > 0 for _, tokens_C in sums], axis=0).sum())
-    residual_C = _residuals(*sums[0]) - _residuals(*sums[1])
+    residual_C = ratio_residuals(*sums[0]) - ratio_residuals(*sums[1])
     return math.sqrt(groups / (groups - 1) * (residual_C**2).sum()) if groups > 1 else math.nan
-
-
-def _residuals(bits_C: NDArray[np.float64], tokens_C: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the contribution (C,) of each group of documents to the deviation of bits per token."""
-    total = tokens_C.sum()
-    return np.asarray((bits_C - bits_C.sum() / total * tokens_C) / total)
 
 
 def slice_sentences(table: pd.DataFrame) -> list[str]:
@@ -166,10 +169,13 @@ def slice_sentences(table: pd.DataFrame) -> list[str]:
         model = str(gains.idxmax())
         model_rows = rows[rows["arm"] == model]
         recall = model_rows[model_rows["by"] == RECALL]
-        parts = [
-            f"{r['part']:.3f} in the {r['share']:.0%} of the text that {r['slice']} ({_gain(r)})"
-            for _, r in recall.iterrows()
-        ]
+        parts = []
+        for _, row in recall.iterrows():
+            error = "" if math.isnan(row["item_se"]) else f" ± {row['item_se']:.3f}"  # over documents
+            parts.append(
+                f"{row['part']:.3f} in the {row['share']:.0%} of the text that {row['slice']} "
+                f"({row['gain']:.3f}{error} bits per token)"
+            )
         top_kind = model_rows[model_rows["by"] == "kind"].sort_values("part", ascending=False).iloc[0]
         sentences.append(
             f"{model}'s gain over {model_rows['baseline'].iloc[0]} of {gains[model]:.3f} bits per byte is "
@@ -177,9 +183,3 @@ def slice_sentences(table: pd.DataFrame) -> list[str]:
             f"'{top_kind['slice']}': {top_kind['part']:.3f}, in {top_kind['share']:.0%} of the bytes."
         )
     return sentences
-
-
-def _gain(row: pd.Series) -> str:
-    """Return the gain of a slice in bits per token, with its standard error over documents."""
-    error = "" if math.isnan(row["item_se"]) else f" ± {row['item_se']:.3f}"
-    return f"{row['gain']:.3f}{error} bits per token"

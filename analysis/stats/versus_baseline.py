@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pandas as pd
 
 from analysis.stats.arms import TASK_SCALE, arm_table, likelihood_group
 from analysis.stats.comparisons import comparisons, verdict_of
 from analysis.stats.ranking.ranks import baseline_of, ranks
-from analysis.stats.verdicts.verdict_test import UNDECIDED
+from analysis.stats.verdicts.verdict import UNDECIDED
 
 
 def with_differences(frame: pd.DataFrame) -> pd.DataFrame:
@@ -22,7 +20,7 @@ def with_differences(frame: pd.DataFrame) -> pd.DataFrame:
     references, and for arms that are not compared.
     """
     arms, pairs = arm_table(frame), comparisons(frame)
-    differences: dict[int, dict[str, Any]] = {}
+    differences: dict[int, dict[str, object]] = {}
     for (task, scale), rows in arms.groupby(TASK_SCALE, sort=True):
         table_pairs = pairs[(pairs["task"] == task) & (pairs["scale"] == scale)]
         rank_ranges = ranks(rows, table_pairs)
@@ -31,11 +29,12 @@ def with_differences(frame: pd.DataFrame) -> pd.DataFrame:
             finished_arms = group[group["seeds"] == group["runs"]]
             baseline = baseline_of(finished_arms if len(finished_arms) else group, frame)
             for index, model in group["arm"].items():
-                compared = _against(table_pairs, str(model), baseline)
-                differences[int(str(index))] = {
-                    "rank": rank_ranges.get(str(model)),
-                    "baseline": baseline,
-                } | compared
+                row: dict[str, object] = {"rank": rank_ranges.get(str(model)), "baseline": baseline}
+                pair = None if model == baseline else verdict_of(table_pairs, str(model), baseline)
+                if pair is not None:
+                    row |= {new: pair[old] for old, new in RENAMED.items()}
+                    row |= {key: pair[key] for key in SAME}
+                differences[int(str(index))] = row
     return arms.join(pd.DataFrame.from_dict(differences, orient="index", columns=COLUMNS))
 
 
@@ -48,14 +47,7 @@ RENAMED = {
 COLUMNS = ["rank", "baseline", *RENAMED.values(), *SAME]
 
 
-def _against(pairs: pd.DataFrame, model: str, baseline: str) -> dict[str, Any]:
-    pair = None if model == baseline else verdict_of(pairs, model, baseline)
-    if pair is None:
-        return {}
-    return {new: pair[old] for old, new in RENAMED.items()} | {key: pair[key] for key in SAME}
-
-
-def verdict_words(row: pd.Series) -> str:
+def verdict_phrase(row: pd.Series) -> str:
     """Return the verdict; if undecided, also its reason or the minimum detectable difference (MDD) and seeds.
 
     Args:

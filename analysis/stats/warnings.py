@@ -22,7 +22,7 @@ from analysis.stats.arms import (
 from analysis.stats.learning_rates.sensitivity import rate_warnings
 from analysis.stats.score_warnings import score_warnings
 from analysis.stats.verdicts.family import MIN_SEEDS
-from analysis.stats.verdicts.verdict_test import SEED_WORDS
+from analysis.stats.verdicts.verdict import SEED_COUNTS
 from experiments.runtime.console import count, plural
 from experiments.tasks.likelihood import LIKELIHOOD_TYPES
 
@@ -134,7 +134,7 @@ def _few_seeds(label: str, group: pd.DataFrame) -> list[str]:
     seeds = group[in_finished_arms(group)].groupby("arm")["seed"].nunique()
     few = seeds[seeds < MIN_SEEDS]
     if len(few) and len(few) == len(seeds):
-        most = SEED_WORDS[int(seeds.max())]
+        most = SEED_COUNTS[int(seeds.max())]
         most = most if seeds.nunique() == 1 else f"at most {most}"
         return [f"{label}: {most}: no model is called better, which takes {MIN_SEEDS} seeds"]
     if len(few):

@@ -49,7 +49,11 @@ def table_rows(rows: pd.DataFrame, columns: list[Column]) -> list[Row]:
         rows: of ``with_differences``, of one task and scale.
         columns: from ``analysis.tables.columns``.
     """
-    groups = [_group(row) for _, row in rows.iterrows()]
+    groups = []
+    for _, row in rows.iterrows():
+        likelihood = likelihood_group(row)
+        group = GROUPS.get(likelihood, "" if likelihood in ("None", "nan") else likelihood)
+        groups.append(REFERENCES if row["kind"] == "reference" else group if row["seeds"] else FAILED)
     order = [*(g for g in dict.fromkeys(groups) if g not in (FAILED, REFERENCES)), FAILED, REFERENCES]
     table = []
     for group in order:
@@ -58,15 +62,6 @@ def table_rows(rows: pd.DataFrame, columns: list[Column]) -> list[Row]:
             group_rows = pd.concat([group_rows[ranked(group_rows)], group_rows[~ranked(group_rows)]])
         table += [_row(row, group, columns) for _, row in group_rows.iterrows()]
     return table
-
-
-def _group(row: pd.Series) -> str:
-    if row["kind"] == "reference":
-        return REFERENCES
-    if not row["seeds"]:
-        return FAILED
-    likelihood = likelihood_group(row)
-    return GROUPS.get(likelihood, "" if likelihood in ("None", "nan") else likelihood)
 
 
 def _row(row: pd.Series, group: str, columns: list[Column]) -> Row:

@@ -48,11 +48,12 @@ def bridge_markdown(table: pd.DataFrame) -> str:
     lines = [f"- {escaped(line)}" for line in bridge_sentences(table)]
     head = ["workload", "models", "rho", "other seeds", "tau", "p"]
     for likelihood, rows in table[table["target"] == WHOLE].groupby("likelihood", sort=False):
-        body = [
-            [str(row["task"]), str(row["models"]), _interval(row, "rho"), _range(row), _interval(row, "tau"),
-             _p(row)]
-            for _, row in rows.iterrows()
-        ]  # fmt: skip
+        body = []
+        for _, row in rows.iterrows():
+            low, high, p = row[["seeds_low", "seeds_high", "p_corrected"]]
+            seeds = "-" if math.isnan(low) else f"{low:.2f} to {high:.2f}"
+            cells = [_interval(row, "rho"), seeds, _interval(row, "tau"), "-" if math.isnan(p) else p_cell(p)]
+            body.append([str(row["task"]), str(row["models"]), *cells])
         lines += ["", f"### {escaped(f'{WHOLE}, {likelihood}')}", "", *markdown.table(head, body)]
     return "\n".join([*lines, "", NOTE]) + "\n"
 
@@ -61,11 +62,3 @@ def _interval(row: pd.Series, name: str) -> str:
     if math.isnan(row[name]):
         return "-"
     return f"{row[name]:.2f} [{row[f'{name}_low']:.2f}, {row[f'{name}_high']:.2f}]"
-
-
-def _range(row: pd.Series) -> str:
-    return "-" if math.isnan(row["seeds_low"]) else f"{row['seeds_low']:.2f} to {row['seeds_high']:.2f}"
-
-
-def _p(row: pd.Series) -> str:
-    return "-" if math.isnan(row["p_corrected"]) else p_cell(row["p_corrected"])

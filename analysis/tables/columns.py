@@ -115,10 +115,6 @@ def _parameters(row: pd.Series) -> str:
     return active if active == total else f"{active}/{total}"
 
 
-def _state(row: pd.Series) -> str:
-    return "none" if row["state_bytes_2k"] == 0 else size(row["state_bytes_2k"])
-
-
 def p_cell(value: float) -> str:
     """Return a p-value for a table cell: ``0.012`` or ``< 0.0001``."""
     return "< 0.0001" if value < 1e-4 else f"{value:.2g}"
@@ -143,7 +139,11 @@ COSTS = [
     Column(head="FLOPs", text=_number("training_flops", flops), spared=True),
     Column(head="parameters", text=_parameters, spared=True),
     Column(head="tok/s", text=_number("training_tokens_per_second", si), spared=True),
-    Column(head="state", text=_state, spared=True),
+    Column(
+        head="state",
+        text=lambda row: "none" if row["state_bytes_2k"] == 0 else size(row["state_bytes_2k"]),
+        spared=True,
+    ),
 ]
 """Training FLOPs, parameters (active/total), training tokens per second, decoding state at 2048 tokens."""
 FURTHER = [

@@ -9,9 +9,9 @@ import pandas as pd
 from analysis.stats.arms import AXIS_WORDS
 from analysis.stats.comparisons import ALL_PAIRS, BASELINE, UNLEARNED
 from analysis.stats.verdicts.family import MIN_SEEDS
-from analysis.stats.verdicts.rank_test import TEST as RANKS
-from analysis.stats.verdicts.verdict_test import BETTER, EQUIVALENT, NO_SPREAD, WORSE
-from analysis.stats.versus_baseline import verdict_words
+from analysis.stats.verdicts.solve_counts import RANK_TEST
+from analysis.stats.verdicts.verdict import BETTER, EQUIVALENT, NO_SPREAD, WORSE
+from analysis.stats.versus_baseline import verdict_phrase
 from analysis.tables.columns import interval, p_text
 from analysis.tables.format import flops, si
 from experiments.runtime.console import plural
@@ -116,7 +116,7 @@ def how_compared(pairs: pd.DataFrame, *notes: str) -> list[str]:
     if not tests:
         return [f"Nothing is tested: {'; '.join(map(untested, pairs['reason'].unique()))}.", *notes]
     of_what = "differences are of solve rates; " if "solve rate" in tests else ""
-    if of_what and RANKS in tests:
+    if of_what and RANK_TEST in tests:
         of_what = "differences are of solve rates, or of scores where ranks tell them apart; "
     text = f"Test: {tests}; p and intervals of differences corrected for {families} of a likelihood type"
     return [f"{text}; {of_what}equivalent: within {margin:g}{'' if unit == 'share' else f' {unit}'}.", *notes]
@@ -142,4 +142,4 @@ def verdict(pair: pd.Series) -> str:
         return f"{model} is {pair['verdict']} than {reference}: {size} ({evidence})."
     if pair["verdict"] == EQUIVALENT:
         return f"{model} and {reference} are equivalent within {pair['margin']:g}: {size} ({seeds})."
-    return f"{model} and {reference}: {verdict_words(pair)}; difference {size}, {seeds}."
+    return f"{model} and {reference}: {verdict_phrase(pair)}; difference {size}, {seeds}."

@@ -62,7 +62,8 @@ def _sentences(rows: pd.DataFrame) -> list[str]:
         return [f"no model has learned the task: none is better than {_joined(lines)}."]
     missed = []
     if not unlearned.empty:
-        subject = f"{_names(unlearned['arm'])} {_has(unlearned)} not learned the task"
+        verb = "has" if len(unlearned) == 1 else "have"
+        subject = f"{_names(unlearned['arm'])} {verb} not learned the task"
         missed.append(f"{subject} and {_is(unlearned)} not ranked: no better than {_joined(lines)}.")
     return [*_verdicts(rows), *missed, *_beyond(learned)]
 
@@ -111,14 +112,24 @@ def _verdicts(rows: pd.DataFrame) -> list[str]:
             remark = f"no other model {'is compared with it' if omitted else 'has learned the task'}"
         return [f"{only_ranked['arm']} has {_score(only_ranked)}, and {remark}.", *omitted]
     rows = rows.drop(untested.index)
-    by_verdict = {verdict: _by_size(compared[compared["verdict"] == verdict]) for verdict in KINDS}
-    lead = _lead(rows, base, by_verdict, all_others=len(rows) == models)
-    sentences = [lead, *_rest(by_verdict, baseline), *_undecided(by_verdict["undecided"], baseline), *omitted]
+    compared = compared.sort_values("gain", ascending=False, kind="stable")
+    by_verdict = {verdict: compared[compared["verdict"] == verdict] for verdict in VERDICTS}
+    worse, undecided, equivalent = (by_verdict[v] for v in ("worse", "undecided", "equivalent"))
+    sentences = [_lead(rows, base, by_verdict, all_others=len(rows) == models)]
     if len(by_verdict["better"]):
-        sentences.insert(1, _cost(by_verdict["better"].iloc[0], base))
-    elif len(by_verdict["worse"]) and by_verdict["undecided"].empty:
-        sentences.insert(1, _cost(base, by_verdict["worse"].iloc[0]))
-    return [sentence for sentence in sentences if sentence]
+        sentences.append(_cost(by_verdict["better"].iloc[0], base))
+    elif len(worse) and undecided.empty:
+        sentences.append(_cost(base, worse.iloc[0]))
+    if len(worse):
+        sentences.append(f"Worse than {baseline}: {_listed(worse)}.")
+    if len(equivalent):
+        margin = f" within {float(equivalent['margin'].iloc[0]):g}" if "margin" in equivalent else ""
+        sentences.append(f"Equivalent to {baseline}{margin}: {_names(equivalent['arm'])}.")
+    if len(undecided):
+        needed = undecided.assign(needed=[_needed(row) for _, row in undecided.iterrows()])
+        parts = [f"{_names(group['arm'])} ({need})" for need, group in needed.groupby("needed", sort=False)]
+        sentences.append(f"Undecided against {baseline}: {'; '.join(parts)}.")
+    return [sentence for sentence in [*sentences, *omitted] if sentence]
 
 
 def _why_not_compared(row: pd.Series, base: pd.Series) -> str:
@@ -132,11 +143,7 @@ def _why_not_compared(row: pd.Series, base: pd.Series) -> str:
     return "the runs saw different data"
 
 
-KINDS = ("better", "worse", "equivalent", "undecided")
-
-
-def _by_size(rows: pd.DataFrame) -> pd.DataFrame:
-    return rows.sort_values("gain", ascending=False, kind="stable")
+VERDICTS = ("better", "worse", "equivalent", "undecided")
 
 
 def _lead(
@@ -150,12 +157,8 @@ def _lead(
         by_verdict: the remaining rows by verdict.
         all_others: True if these are all models of the likelihood type.
     """
-    better, worse, undecided, baseline = (
-        by_verdict["better"],
-        by_verdict["worse"],
-        by_verdict["undecided"],
-        base["arm"],
-    )
+    better, worse, undecided = (by_verdict[verdict] for verdict in ("better", "worse", "undecided"))
+    baseline = base["arm"]
     if len(better):
         winner, more = better.iloc[0], better.iloc[1:]
         suffix = f"; so {_is(more)} {_listed(more)}" if len(more) else ""
@@ -173,26 +176,6 @@ def _lead(
         who = "all others are worse" if all_others else "all that are compared with it are worse"
         return f"{baseline} wins with {_score(base)}: {who}."
     return f"Nothing is better than {baseline}, which has {_score(base)}."
-
-
-def _rest(by_verdict: dict[str, pd.DataFrame], baseline: str) -> list[str]:
-    """Return the sentences about models that are worse than the baseline, or equivalent to it."""
-    sentences = []
-    if len(worse := by_verdict["worse"]):
-        sentences.append(f"Worse than {baseline}: {_listed(worse)}.")
-    if len(equivalent := by_verdict["equivalent"]):
-        margin = f" within {float(equivalent['margin'].iloc[0]):g}" if "margin" in equivalent else ""
-        sentences.append(f"Equivalent to {baseline}{margin}: {_names(equivalent['arm'])}.")
-    return sentences
-
-
-def _undecided(rows: pd.DataFrame, baseline: str) -> list[str]:
-    """Return the undecided models, with the seeds that would decide them or the reason for not testing."""
-    if rows.empty:
-        return []
-    needed = rows.assign(needed=[_needed(row) for _, row in rows.iterrows()])
-    parts = [f"{_names(group['arm'])} ({need})" for need, group in needed.groupby("needed", sort=False)]
-    return [f"Undecided against {baseline}: {'; '.join(parts)}."]
 
 
 def _needed(row: pd.Series) -> str:
@@ -218,15 +201,12 @@ def _cost(row: pd.Series, base: pd.Series) -> str:
         if abs(value / base_value - 1) < ALIKE:
             equal.append(label)
         else:
-            parts.append(f"{_times(value / base_value)} the {label}")
+            ratio = value / base_value
+            parts.append(f"{ratio:.{2 if ratio < 10 else 0}f} times the {label}")
     if not parts:
         return f"It has the same {_joined(equal)} as {base['arm']}." if equal else ""
     suffix = f", and the same {_joined(equal)}" if equal else ""
     return f"It has {_joined(parts)} of {base['arm']}{suffix}."
-
-
-def _times(ratio: float) -> str:
-    return f"{ratio:.2f} times" if ratio < 10 else f"{ratio:.0f} times"
 
 
 def _score(row: pd.Series) -> str:
@@ -264,10 +244,6 @@ def _lines(rows: pd.DataFrame, column: str) -> list[str]:
 
 def _line_names(names: str | None) -> list[str]:
     return names.split(BELOW) if isinstance(names, str) else []
-
-
-def _has(models: Sized) -> str:
-    return "has" if len(models) == 1 else "have"
 
 
 def _is(models: Sized) -> str:

@@ -7,12 +7,11 @@ from collections.abc import Iterator
 
 import pandas as pd
 
+from analysis.stats.grid import Grid
 from analysis.stats.text_slices import RECALL, slice_sentences
-from analysis.stats.verdicts.verdict_test import UNDECIDED
+from analysis.stats.verdicts.verdict import UNDECIDED
 from experiments.tasks.likelihood import LIKELIHOOD_TYPES
 
-Grid = tuple[str, list[str], list[list[str]], str]
-"""Title, header, rows and note of a table."""
 NOTE = (
     "Bits per token of the slice, with its share of the bytes; + is a gain over the baseline of the "
     "likelihood type, ± its standard error over documents, * better or worse over seeds."
@@ -38,7 +37,8 @@ def recall_grid(table: pd.DataFrame) -> Grid | None:
         cells = [cell for name in names if name in by_name.index for cell in _cells(by_name.loc[name])]
         body.append([str(model), *cells, *["-"] * (len(head) - 1 - len(cells))])
     note = " ".join([*slice_sentences(table), NOTE])
-    return f"Recall from the window, {rows['task'].iloc[0]}, {rows['scale'].iloc[0]}", head, body, note
+    title = f"Recall from the window, {rows['task'].iloc[0]}, {rows['scale'].iloc[0]}"
+    return Grid(title=title, head=head, rows=body, note=note)
 
 
 def slice_grids(table: pd.DataFrame) -> Iterator[Grid]:
@@ -58,7 +58,9 @@ def slice_grids(table: pd.DataFrame) -> Iterator[Grid]:
             score = f"{cells.loc[baseline, 'score']:.3f}" if baseline in cells.index else "-"
             body.append([str(by), str(name), f"{slice_rows['share'].iloc[0]:.1%}", score, *gains])
         note = " ".join([*slice_sentences(rows), NOTE])
-        yield f"Slices of the text, {task}, {scale}, {likelihood}", head, body, note
+        yield Grid(
+            title=f"Slices of the text, {task}, {scale}, {likelihood}", head=head, rows=body, note=note
+        )
 
 
 def _cells(row: pd.Series) -> tuple[str, str]:

@@ -48,22 +48,16 @@ def grid_text(table: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
     arms = solved.sort_values("sum", ascending=False, kind="stable").index.tolist()
     body = []
     for task, task_rows in table.groupby("task", sort=True):
-        cells = {row["arm"]: _cell(row) for _, row in task_rows.iterrows()}
-        reference = task_rows.iloc[0]
-        shallow = (
-            "-"
-            if pd.isna(reference["shallow"])
-            else f"{reference['shallow_score']:.3f} {reference['shallow']}"
-        )
+        shallow, shallow_score = task_rows.iloc[0][["shallow", "shallow_score"]]
+        cells = {}
+        for row in task_rows.itertuples():
+            beaten = pd.isna(shallow_score) or row.score > shallow_score
+            score = f"{row.score:.3f}" if beaten else f"({row.score:.3f})"
+            cells[row.arm] = f"{score} {row.solved}/{row.runs}"
+        shallow = "-" if pd.isna(shallow) else f"{shallow_score:.3f} {shallow}"
         body.append([str(task), shallow, *(cells.get(model, "-") for model in arms)])
     counts = [f"{solved.loc[model, 'sum']} of {solved.loc[model, 'size']}" for model in arms]
     return ["task", "best reference", *arms], [*body, ["solved by every seed", "", *counts]]
-
-
-def _cell(row: pd.Series) -> str:
-    score = f"{row['score']:.3f}"
-    beaten = pd.isna(row["shallow_score"]) or row["score"] > row["shallow_score"]
-    return f"{score if beaten else f'({score})'} {row['solved']}/{row['runs']}"
 
 
 def grid_markdown(table: pd.DataFrame, warnings: list[str]) -> str:

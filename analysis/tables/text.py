@@ -22,7 +22,8 @@ from analysis.stats import solve_rates as solved
 from analysis.stats.arms import TASK_SCALE, arm_table
 from analysis.stats.comparisons import comparisons
 from analysis.stats.extra_tests import further_grid, further_scores, published
-from analysis.stats.targets.performance_profile import NOTE, across_tasks, profile_grid
+from analysis.stats.grid import Grid
+from analysis.stats.targets.performance_profile import across_tasks, profile_grid
 from analysis.stats.targets.steps_to_loss import steps_grid
 from analysis.stats.text_slices import slice_table
 from analysis.stats.versus_baseline import with_differences
@@ -84,12 +85,9 @@ def study_text(frame: pd.DataFrame, *, wide: bool = False) -> RenderableType:
         parts += [_wrapped(line) for line in (*reference_line(rows), *scored_line(runs), *item_line(rows))]
         parts += [_wrapped(line) for line in how_compared(pairs[in_table])]
         parts += [_wrapped(f"No room for {', '.join(left_out)}: add --wide.")] * bool(left_out)
-        for name, head, body, note in more_tables(frame, str(task), str(scale)):
-            parts += [Text(f"\n{name}", style="bold"), _rich_grid(head, body)]
-            parts += [_wrapped(note)] * bool(note)
+        parts += [part for grid in more_tables(frame, str(task), str(scale)) for part in _rich_grid(grid)]
     for _, rows in across_tasks(frame).groupby("scale", sort=True):
-        name, head, body = profile_grid(rows)
-        parts += [Text(f"\n{name}", style="bold"), _rich_grid(head, body), _wrapped(NOTE)]
+        parts += _rich_grid(profile_grid(rows))
     parts += [_wrapped(f"\n{COLUMNS_NOTE}")]
     return Group(*parts, *(_wrapped(f"\nPublished: {line}") for line in published(frame)))
 
@@ -121,8 +119,12 @@ def grid_lines(rows: pd.DataFrame, *, wide: bool = False) -> tuple[list[Text], l
             group = row.group
             lines += [Text(f"{INDENT}{group}", style="italic")] if group else [Text("")]
         line = _line(row.cells, columns, widths)
-        if row.note:
-            line = _with_note(line.plain, row, columns, widths, total)
+        if row.note:  # wrapped, instead of the verdict and the columns after it
+            indent = len(INDENT) + sum(widths[: len(row.cells)]) + len(GAP) * len(row.cells)
+            first, *rest = textwrap.wrap(row.note, max(total - indent, ARM)) or [""]
+            line = Text(
+                "\n".join([line.plain.ljust(indent) + first, *(" " * indent + part for part in rest)])
+            )
         lines.append(line)
     for line in lines:
         line.no_wrap, line.overflow = True, "ignore"
@@ -148,14 +150,6 @@ def _line(cells: list[str], columns: list[Column], widths: list[int]) -> Text:
     return Text(INDENT + GAP.join(c.ljust(w) if k.left else c.rjust(w) for c, k, w in aligned))
 
 
-def _with_note(line: str, row: Row, columns: list[Column], widths: list[int], total: int) -> Text:
-    """Return a row with a wrapped note instead of the verdict and the columns after it."""
-    indent = len(INDENT) + sum(widths[: len(row.cells)]) + len(GAP) * len(row.cells)
-    width = max(total - indent, ARM)
-    head, *tail = textwrap.wrap(row.note, width) or [""]
-    return Text("\n".join([f"{line.ljust(indent)}{head}", *(" " * indent + part for part in tail)]))
-
-
 def render_markdown(frame: pd.DataFrame, *, wide: bool = False) -> str:
     """Return the same tables as Markdown."""
     arms, pairs = with_differences(frame), comparisons(frame)
@@ -168,12 +162,12 @@ def render_markdown(frame: pd.DataFrame, *, wide: bool = False) -> str:
         lines += markdown_table(rows, wide=wide)
         notes = (*scored_line(runs), *item_line(rows), *how_compared(pairs[in_table]))
         lines += ["", *(f"- {escaped(line)}" for line in notes)]
-        for name, head, body, note in more_tables(frame, str(task), str(scale)):
-            lines += ["", f"### {escaped(name)}", "", *markdown.table(head, body)]
-            lines += ["", escaped(note)] * bool(note)
+        for grid in more_tables(frame, str(task), str(scale)):
+            lines += ["", f"### {escaped(grid.title)}", "", *markdown.table(grid.head, grid.rows)]
+            lines += ["", escaped(grid.note)] * bool(grid.note)
     for _, rows in across_tasks(frame).groupby("scale", sort=True):
-        name, head, body = profile_grid(rows)
-        lines += ["", f"## {escaped(name)}", "", *markdown.table(head, body), "", NOTE]
+        grid = profile_grid(rows)
+        lines += ["", f"## {escaped(grid.title)}", "", *markdown.table(grid.head, grid.rows), "", grid.note]
     lines += ["", COLUMNS_NOTE]
     lines += ["", "## Published"] * bool(published(frame))
     lines += [f"- {escaped(line)}" for line in published(frame)]
@@ -188,8 +182,8 @@ def render_scores(frame: pd.DataFrame) -> str:
         lines += [f"## {escaped(title(rows))}", "", *markdown_table(rows[rows["kind"] == "arm"]), ""]
         lines += [escaped(" ".join([held_equal(runs), *reference_line(rows)])), ""]
         if not (gaps := gap.gaps(runs)).empty:
-            head, body = gap.gap_grid(gaps)
-            lines += [f"### {escaped(gap.gap_title(gaps))}", "", *markdown.table(head, body), ""]
+            grid = gap.gap_grid(gaps)
+            lines += [f"### {escaped(grid.title)}", "", *markdown.table(grid.head, grid.rows), ""]
     return "\n".join([*lines, COLUMNS_NOTE]) + "\n"
 
 
@@ -212,38 +206,35 @@ def markdown_table(rows: pd.DataFrame, *, wide: bool = False) -> list[str]:
     return lines
 
 
-def more_tables(
-    frame: pd.DataFrame, task: str, scale: str
-) -> list[tuple[str, list[str], list[list[str]], str]]:
-    """Return title, header, rows and note of each further table about one task.
+def more_tables(frame: pd.DataFrame, task: str, scale: str) -> list[Grid]:
+    """Return the further tables about one task.
 
     The study configures them, except for recall from the window, which every text task has.
     """
-    tables = []
+    grids = []
     runs = frame[(frame["task"] == task) & (frame["scale"] == scale)]
     if "further" in runs and not (tests := further_scores(runs)).empty:
-        name = title(arm_table(runs))
-        tables.append((f"Extra evaluations, {name}", *further_grid(tests), ""))
+        grids.append(further_grid(tests, f"Extra evaluations, {title(arm_table(runs))}"))
     if not (rows := gap.gaps(runs)).empty:
-        tables.append((gap.gap_title(rows), *gap.gap_grid(rows), gap.NOTE))
+        grids.append(gap.gap_grid(rows))
     if not (rows := against.against_scores(runs)).empty:
-        tables.append((against.against_title(rows), *against.against_grid(rows), against.NOTE))
+        grids.append(against.against_grid(rows))
     if not (rows := solved.solve_rates(runs)).empty:
-        tables.append((solved.solved_title(rows), *solved.solved_grid(rows), solved.NOTE))
+        grids.append(solved.solved_grid(rows))
     if (recall := recall_grid(slice_table(runs))) is not None:
-        tables.append(recall)
+        grids.append(recall)
     if (steps := steps_grid(runs, task, scale)) is not None:
-        tables.append((*steps, ""))
-    return tables
+        grids.append(steps)
+    return grids
 
 
-def _rich_grid(head: list[str], rows: list[list[str]]) -> Table:
+def _rich_grid(grid: Grid) -> list[RenderableType]:
+    """Return title, table and note for a Rich console."""
     table = Table(box=box.SIMPLE, pad_edge=False, padding=(0, 1, 0, 0), width=None)
-    for index, name in enumerate(head):
-        if index == 0:
-            table.add_column(name, overflow="fold", min_width=min(ARM, max(len(row[0]) for row in rows)))
-        else:
-            table.add_column(name, justify="right", overflow="fold")
-    for row in rows:
+    least = min(ARM, max(len(row[0]) for row in grid.rows))
+    table.add_column(grid.head[0], overflow="fold", min_width=least)
+    for name in grid.head[1:]:
+        table.add_column(name, justify="right", overflow="fold")
+    for row in grid.rows:
         table.add_row(*row)
-    return table
+    return [Text(f"\n{grid.title}", style="bold"), table, *[_wrapped(grid.note)] * bool(grid.note)]

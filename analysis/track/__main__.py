@@ -90,10 +90,10 @@ class Part:
     track: Track
     workloads: list[str]
     backbones: list[str]
-    tuning_words: list[str]
-    """Further words of the tuning runs."""
-    test_words: list[str]
-    """Further words of the runs with test seeds."""
+    tuning_overrides: list[str]
+    """Further overrides of the tuning runs."""
+    test_overrides: list[str]
+    """Further overrides of the runs with test seeds."""
     runs: Path
     out: Path
     dry_run: bool
@@ -106,9 +106,9 @@ def prepare(config: TrackConfig) -> Part:
     """Return what a command asks for. Raises ValueError."""
     track = read_track(config.track, config.config_dir)
     workloads = [track.workload(name).name for name in _names(config.workloads)]
-    words = [f"runs={config.runs}"]
-    words += [f"hydra.searchpath=[file://{Path(config.config_dir).resolve()}]"] * bool(config.config_dir)
-    tuning, test = list(words), [*words, *([f"seed={config.seeds}"] if config.seeds else [])]
+    overrides = [f"runs={config.runs}"]
+    overrides += [f"hydra.searchpath=[file://{Path(config.config_dir).resolve()}]"] * bool(config.config_dir)
+    tuning, test = list(overrides), [*overrides, *([f"seed={config.seeds}"] if config.seeds else [])]
     if config.own_runs and not config.miniature:
         track = dataclasses.replace(track, stored=None)
         tuning, test = [*tuning, "study.stored=null"], [*test, "study.stored=null"]
@@ -126,8 +126,8 @@ def prepare(config: TrackConfig) -> Part:
         track=track,
         workloads=workloads or [workload.name for workload in track.workloads],
         backbones=_names(config.add) or _names(config.backbones) or track.backbones,
-        tuning_words=tuning,
-        test_words=test,
+        tuning_overrides=tuning,
+        test_overrides=test,
         runs=Path(config.runs),
         out=Path(config.out) if config.out else Path(config.runs) / track.folder / "analysis",
         dry_run=config.dry_run,
@@ -144,12 +144,16 @@ def run(part: Part) -> None:
     for workload in part.workloads:
         print(f"== {track.name}: {workload}", flush=True)
         before = trained
-        trained += _stage(part, track.rates_study, workload, part.tuning_words)
+        trained += _stage(part, track.rates_study, workload, part.tuning_overrides)
         best = write_rates(track, track_frame(track, part.runs), part.runs)
-        own = best[best["task"] == workload]
-        if not own.empty and not part.dry_run:
-            print("learning rates: " + ", ".join(_rate(arm) for _, arm in own.iterrows()))
-        trained += _stage(part, track.study, workload, part.test_words)
+        chosen = best[best["task"] == workload]
+        if not chosen.empty and not part.dry_run:
+            rates = [
+                f"{row.backbone} {row.learning_rate:g}" + (f" ({row.edge} edge)" if row.edge else "")
+                for row in chosen.itertuples()
+            ]
+            print(f"learning rates: {', '.join(rates)}")
+        trained += _stage(part, track.study, workload, part.test_overrides)
         if trained > before:
             publish(part, best)
     if part.dry_run:
@@ -160,28 +164,24 @@ def run(part: Part) -> None:
             print(f"Nothing was trained: every run asked for of the track {track.name} has ended.")
 
 
-def _rate(arm: pd.Series) -> str:
-    edge = f" ({arm['edge']} edge)" if arm["edge"] else ""
-    return f"{arm['backbone']} {arm['learning_rate']:g}{edge}"
-
-
-def _stage(part: Part, study: str, workload: str, words: Sequence[str]) -> int:
+def _stage(part: Part, study: str, workload: str, overrides: Sequence[str]) -> int:
     """Train the missing runs of one study of a workload, and return how many there were."""
-    own = part.track.workload(workload)
-    words = [*words, *own.offline * (part.dry_run or part.miniature), *own.miniature * part.miniature]
-    asked = sweep(part.track, study, workload, part.backbones, *words)
+    rules = part.track.workload(workload)
+    offline = rules.offline * (part.dry_run or part.miniature)
+    overrides = [*overrides, *offline, *rules.miniature * part.miniature]
+    arguments = sweep(part.track, study, workload, part.backbones, *overrides)
     if part.dry_run or part.tables:
         if part.dry_run:
-            show_plan(asked)
+            show_plan(arguments)
         return 0
-    runs = listed(asked)
+    runs = listed(arguments)
     left = missing(runs)
     refused = runs[runs["status"] == "refused"]
     print(f"study={study}: {len(runs)} runs, {len(left)} missing, {len(refused)} refused", flush=True)
     for _, cell in refused.drop_duplicates("backbone").iterrows():
         print(f"  {cell['backbone']}: {str(cell['refused']).splitlines()[0]}")
     if len(left):
-        train(asked)
+        train(arguments)
     return len(left)
 
 
@@ -241,10 +241,10 @@ def _names(text: str) -> list[str]:
 
 def main(arguments: Sequence[str]) -> int:
     """Return the exit code: 0, or 2 where the person asked for something that is not there."""
-    words = list(arguments)
-    if words and "=" not in words[0] and not words[0].startswith("-"):
-        words[0] = f"track={words[0]}"
-    return run_command(__doc__, TrackConfig, words, lambda config: run(prepare(config)), lambda _: None)
+    options = list(arguments)
+    if options and "=" not in options[0] and not options[0].startswith("-"):
+        options[0] = f"track={options[0]}"
+    return run_command(__doc__, TrackConfig, options, lambda config: run(prepare(config)), lambda _: None)
 
 
 if __name__ == "__main__":

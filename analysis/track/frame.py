@@ -47,27 +47,26 @@ def study_frame(runs: Path, study: str) -> pd.DataFrame:
         return pd.DataFrame()
     frame, history = load_study(runs, study), load_history(runs, study)
     curves = dict(list(history[history["kind"] == "validation"].groupby("path")))
-    texts = [_curve(curves.get(run["path"]), run["metric"]) for _, run in frame.iterrows()]
-    commands = frame["command"].map(_anywhere, na_action="ignore")
+    texts = []
+    for path, metric in zip(frame["path"], frame["metric"], strict=True):
+        points = pd.DataFrame()
+        if path in curves and metric is not None:
+            points = validation_curve(curves[path], metric)
+        texts.append(
+            json.dumps([[p.step, p.tokens, p.flops, round(p.value, 6)] for p in points.itertuples()])
+        )
+    # ``runs=`` depends on the machine.
+    commands = frame["command"].map(
+        lambda command: shlex.join(a for a in shlex.split(command) if not a.startswith("runs=")),
+        na_action="ignore",
+    )
     return frame.assign(curve=texts, command=commands).drop(columns=LEFT_OUT)
-
-
-def _anywhere(command: str) -> str:
-    """Return a command without ``runs=``, which depends on the machine."""
-    return shlex.join(word for word in shlex.split(command) if not word.startswith("runs="))
 
 
 def stored_frame(track: Track) -> pd.DataFrame:
     """Return the stored frame; empty if there is none."""
     path = None if track.stored is None else CONF.parent / track.stored
     return read_results(path).to_pandas() if path is not None and path.exists() else pd.DataFrame()
-
-
-def _curve(rows: pd.DataFrame | None, metric: str | None) -> str:
-    if rows is None or metric is None:
-        return "[]"
-    points = validation_curve(rows, metric)
-    return json.dumps([[p.step, p.tokens, p.flops, round(p.value, 6)] for p in points.itertuples()])
 
 
 def chosen(frame: pd.DataFrame, cells: pd.DataFrame) -> pd.DataFrame:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 from matplotlib.figure import Figure
 
-from analysis.stats.verdicts.verdict_test import BETTER, WORSE
+from analysis.stats.verdicts.verdict import BETTER, WORSE
 from analysis.track.results import tally
 from analysis.track.rules import Track
 
@@ -38,7 +38,9 @@ def overview(track: Track, arms: pd.DataFrame, pairs: pd.DataFrame) -> Figure | 
         figsize=(max(7.0, 2 + INCHES[0] * len(tasks)), 1.5 + INCHES[1] * len(models)), layout="constrained"
     )
     axes = figure.add_subplot()
-    shares = [[_share(counts, (model, task)) for task in tasks] for model in models]
+    better, worse = (counts[v] if v in counts else pd.Series(0, counts.index) for v in (BETTER, WORSE))
+    lead = (better - worse) / counts.drop(columns="likelihood").sum(axis=1)
+    shares = [[float(lead.get((model, task), 0.0)) for task in tasks] for model in models]
     axes.pcolormesh(shares, cmap="RdBu", vmin=-1.3, vmax=1.3, edgecolors="white")
     for row, model in enumerate(models):
         for column, task in enumerate(tasks):
@@ -52,11 +54,3 @@ def overview(track: Track, arms: pd.DataFrame, pairs: pd.DataFrame) -> Figure | 
     axes.spines[:].set_visible(False)
     axes.set_xlabel(CAPTION, fontsize=9)
     return figure
-
-
-def _share(counts: pd.DataFrame, key: tuple[str, str]) -> float:
-    if key not in counts.index:
-        return 0.0
-    row = counts.loc[key].drop("likelihood")
-    better, worse, compared = float(row.get(BETTER, 0)), float(row.get(WORSE, 0)), float(row.sum())
-    return (better - worse) / compared

@@ -9,7 +9,7 @@ import pandas as pd
 
 from analysis.stats.arms import ranked
 from analysis.stats.targets.target_profiles import FACTORS, performance_profiles
-from analysis.stats.verdicts.verdict_test import BETTER, UNDECIDED, WORSE
+from analysis.stats.verdicts.verdict import BETTER, UNDECIDED, WORSE
 from analysis.tables.markdown import escaped, table
 from analysis.track.results import both_directions
 from analysis.track.rules import Track
@@ -41,7 +41,12 @@ class TrackResults:
 
 def track_markdown(track: Track, results: TrackResults) -> str:
     """Return the results of a track: a sentence, the figure, and the tables that are on the page."""
-    lines = [_state(track, results.runs)]
+    counts = ", ".join(f"{n} {status}" for status, n in results.runs["status"].value_counts().items())
+    missing = [
+        workload.name for workload in track.workloads if workload.name not in set(results.runs["task"])
+    ]
+    counts += f"; {NOT_RUN}: {', '.join(missing)}" * bool(missing)
+    lines = [f"Runs with test seeds: {escaped(counts)}."]
     if (results.runs["status"] == "complete").any():
         compared = both_directions(results.pairs)
         if not compared.empty:
@@ -61,14 +66,6 @@ def fill_page(page: str, tables: str) -> str:
         raise ValueError(f"the page has no lines {BEGIN} and {END} for the tables")
     head, rest = page.split(BEGIN, 1)
     return f"{head}{BEGIN}\n{tables}{END}{rest.split(END, 1)[1]}"
-
-
-def _state(track: Track, runs: pd.DataFrame) -> str:
-    """Return the number of runs by status, and the workloads without runs."""
-    counts = ", ".join(f"{count} {status}" for status, count in runs["status"].value_counts().items())
-    missing = [workload.name for workload in track.workloads if workload.name not in set(runs["task"])]
-    not_run = f"; {NOT_RUN}: {', '.join(missing)}" if missing else ""
-    return f"Runs with test seeds: {escaped(counts + not_run)}."
 
 
 def _undefeated(track: Track, compared: pd.DataFrame) -> str:
@@ -91,11 +88,18 @@ def _summary(track: Track, results: TrackResults, compared: pd.DataFrame) -> lis
             against = compared[(compared["task"] == workload.name) & (compared["model"] == best_model["arm"])]
             open_ = against[against["verdict"] != BETTER]["other"].sort_values()
             # A pseudo-likelihood does not encode the text, so no compressor is comparable.
-            line = "-" if likelihood == "pseudo" else _reference(results.arms, workload.name)
+            references = results.arms[
+                (results.arms["kind"] == "reference") & (results.arms["task"] == workload.name)
+            ]
+            line = "-"
+            if likelihood != "pseudo" and len(references):
+                line = f"{references.iloc[-1]['score']:.3f} {references.iloc[-1]['arm']}"
             type_ = likelihood if isinstance(likelihood, str) else "-"
             better = f"{len(against) - len(open_)} of {len(against)}"
             names = ", ".join(open_) or "-"
-            rows.append([workload.name, type_, best_model["arm"], _score(best_model), better, names, line])
+            score, low, high = best_model[["score", "low", "high"]]
+            score_text = f"{score:.3f}" + ("" if math.isnan(low) else f" [{low:.3f}, {high:.3f}]")
+            rows.append([workload.name, type_, best_model["arm"], score_text, better, names, line])
     head = ["workload", "likelihood", "best model", "score", "better than", "not better than", "reference"]
     note = (
         "Score: mean over seeds with its 95% interval. Reference: the best of chance, shallow baselines and "
@@ -128,11 +132,6 @@ def _scores(track: Track, results: TrackResults) -> list[str]:
     return lines
 
 
-def _score(row: pd.Series) -> str:
-    interval = "" if math.isnan(row["low"]) else f" [{row['low']:.3f}, {row['high']:.3f}]"
-    return f"{row['score']:.3f}{interval}"
-
-
 def _cell(row: pd.Series) -> str:
     """Return a score with the mark of its likelihood type, or the status of runs without a score."""
     if not row["seeds"]:
@@ -140,12 +139,6 @@ def _cell(row: pd.Series) -> str:
     mark = {"pseudo": " p", "bound": " b", "conditional": " c"}.get(str(row["likelihood"]), "")
     text = f"{row['score']:.3f}" if row["learned"] else f"({row['score']:.3f})"
     return f"{text}{mark}" if row["metric"] == "bits_per_byte" else text
-
-
-def _reference(arms: pd.DataFrame, task: str) -> str:
-    """Return the best reference line of a workload."""
-    lines = arms[(arms["kind"] == "reference") & (arms["task"] == task)]
-    return "-" if lines.empty else f"{lines.iloc[-1]['score']:.3f} {lines.iloc[-1]['arm']}"
 
 
 def _profiles(reached: pd.DataFrame) -> list[str]:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import math
-from typing import Any
 
 import pandas as pd
 
 from analysis.stats.arms import is_guess
 from analysis.stats.comparisons import UNLEARNED, comparisons, verdict_of
-from analysis.stats.verdicts.verdict_test import BETTER, WORSE
+from analysis.stats.verdicts.verdict import BETTER, WORSE
 from analysis.track.rules import Track
+from experiments.tasks.metrics import Reference
 
 
 def scored_runs(track: Track, frame: pd.DataFrame) -> pd.DataFrame:
@@ -47,25 +47,22 @@ def with_score(frame: pd.DataFrame, mask: pd.Series, evaluation: str) -> pd.Data
         mask: True for the runs to change.
         evaluation: the settings of the extra evaluation, such as ``sequence_length=256``.
     """
-    scores = frame["further"].map(lambda text: _further(text).get(evaluation, math.nan))
+    values, guesses = [], []
+    for further, references in zip(frame["further"], frame["references"], strict=True):
+        stored = json.loads(further) if isinstance(further, str) else {}
+        value = {name.removeprefix("test "): score for name, score in stored.items()}.get(evaluation)
+        values.append(math.nan if value is None else float(value))
+        lines = json.loads(references)
+        guesses.append(json.dumps([line for line in lines if is_guess(Reference(**line))]))
+    scores = pd.Series(values, frame.index, dtype=float)
     changed = frame.assign(
-        references=frame["references"].mask(mask, frame["references"].map(_guesses)),
+        references=frame["references"].mask(mask, pd.Series(guesses, frame.index, dtype=object)),
         score=frame["score"].where(~mask, scores),
         score_standard_error=frame["score_standard_error"].where(~mask),
         score_setting=frame["score_setting"].where(~mask, f"test with {evaluation}"),
     )
     unscored = mask & (changed["status"] == "complete") & scores.isna()
     return changed.assign(status=changed["status"].where(~unscored, "unscored"))
-
-
-def _guesses(references: str) -> str:
-    return json.dumps([line for line in json.loads(references) if is_guess(line)])
-
-
-def _further(text: Any) -> dict[str, float]:
-    """Return the scores of the extra evaluations of a run by their settings."""
-    values = json.loads(text) if isinstance(text, str) else {}
-    return {name.removeprefix("test "): math.nan if v is None else float(v) for name, v in values.items()}
 
 
 def history(frame: pd.DataFrame) -> pd.DataFrame:
@@ -112,17 +109,15 @@ def carried_over(track: Track, runs: pd.DataFrame) -> pd.DataFrame:
         decided = decided[decided["separated"]]
         for variant, evaluation in workload.held_out.items():
             pairs = comparisons(with_score(task_runs, task_runs["task"] == workload.name, evaluation))
-            outcomes = [_verdict(pairs, pair) for _, pair in decided.iterrows()]
+            outcomes = []
+            for _, pair in decided.iterrows():
+                on_variant = verdict_of(pairs, pair["model"], pair["other"])
+                outcomes.append(None if on_variant is None else str(on_variant["verdict"]))
             agree = sum(new == verdict for new, verdict in zip(outcomes, decided["verdict"], strict=True))
             flip = sum(outcome in (BETTER, WORSE) for outcome in outcomes) - agree
             rows.append([workload.name, variant, len(decided), agree, flip, len(decided) - agree - flip])
     columns = ["task", "variant", "decided", "same", "reversed", "undecided"]
     return pd.DataFrame(rows, columns=columns)
-
-
-def _verdict(pairs: pd.DataFrame, pair: pd.Series) -> str | None:
-    row = verdict_of(pairs, pair["model"], pair["other"])
-    return None if row is None else str(row["verdict"])
 
 
 def both_directions(pairs: pd.DataFrame) -> pd.DataFrame:

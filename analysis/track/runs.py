@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any
 
 import pandas as pd
 
@@ -38,9 +37,8 @@ def listed(overrides: Sequence[str]) -> pd.DataFrame:
     lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
     if not lines:
         raise ValueError(f"{typed_command('plan', *overrides)}: {done.stderr.strip() or 'no run was listed'}")
-    rows: list[dict[str, Any]] = [json.loads(line) for line in lines]
     columns = ["task", "backbone", "cell", "digest", "seed", "status", "refused"]
-    return pd.DataFrame(rows).reindex(columns=columns)
+    return pd.DataFrame(map(json.loads, lines)).reindex(columns=columns)
 
 
 def missing(runs: pd.DataFrame) -> pd.DataFrame:

@@ -73,8 +73,8 @@ def length_block() -> str:
     tests = {TRAINED: "32 tokens", "sequence_length=256": "256 tokens"}
     rows = []
     for task, scores in length_scores().groupby("task", sort=False):
-        _, grid = further_grid(scores[scores["test"].isin(tests)])
-        rows += [[str(task), *row] for row in grid]
+        grid = further_grid(scores[scores["test"].isin(tests)])
+        rows += [[str(task), *row] for row in grid.rows]
     return "\n".join([*markdown.table(["task", "model", *tests.values()], rows), ""])
 
 

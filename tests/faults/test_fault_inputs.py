@@ -13,7 +13,7 @@ import pytest
 
 from analysis.files import csv_text
 from analysis.load.study import load_study
-from analysis.stats.run_costs import cost_rows
+from analysis.stats.run_costs import cost_grid
 from experiments.config.messages import _dotted, _unknown_key, explain
 from experiments.run.live_view import Planned, look
 from experiments.run.model_files import read_model_spec
@@ -61,7 +61,7 @@ def test_f40_damaged_notes_beside_runs_are_no_traceback(
         with pytest.raises(CheckpointError, match=r"runs\.json: is damaged.*submit again"):
             submissions(tmp_path / "compare")
         assert look(Planned(cell="c", backbone="b", seed=0, folder=bad, tokens=9)).status == "unreadable"
-        assert len(cost_rows(load_study(tmp_path, "compare"))) == 2
+        assert len(cost_grid(load_study(tmp_path, "compare")).rows) == 2
     assert "its record is damaged" in capsys.readouterr().err
     assert good.exists()
     record("F40", "marks, model.json and runs.json damaged", 3 * len(DAMAGED), "done anew, or exit 6 by name")

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from analysis.load.run_config import flat_config
 from analysis.load.study import load_study
+from analysis.stats.intervals import ratio_residuals
 from experiments.config.studies import train_words
 from experiments.runtime.errors import DataError
 from experiments.tracking.run_files import read_result
@@ -44,16 +43,19 @@ def rate_table(runs: Path, study: str) -> pd.DataFrame:
     for run in frame[frame["status"].isin(ENDED)].to_dict("records"):
         folder = Path(str(run["path"]))
         config = flat_config(folder, ("scale", "optimizer"))
+        target, rate = (config.get(key) for key in ("scale.target", "optimizer.learning_rate"))
+        result = read_result(folder / "result.json", error=DataError)
+        totals = result.validation[0].cluster_totals if result is not None and result.validation else None
         rows.append(
             {
                 **{key: run[key] for key in ("task", "scale", "backbone", "seed", "status")},
                 "axis": config.get("scale.axis", "none"),
-                "target": _number(config.get("scale.target")),
-                "learning_rate": _number(config.get("optimizer.learning_rate")),
+                "target": math.nan if target is None else float(target),
+                "learning_rate": math.nan if rate is None else float(rate),
                 "metric": run["metric"],
                 "direction": run["direction"],
                 "validation": float(run["validation"]) if run["status"] == "complete" else math.nan,
-                "totals": _totals(folder),
+                "totals": None if totals is None else np.array(totals, dtype=np.float64),
                 "words": train_words(str(run["command"] or "")),
             }
         )
@@ -76,16 +78,6 @@ def mixed_settings(rates: pd.DataFrame) -> str:
         f"{run['backbone']} on {run['task']} has two runs of rate {run['learning_rate']:g} and seed "
         f"{run['seed']}"
     )
-
-
-def _totals(folder: Path) -> NDArray[np.float64] | None:
-    result = read_result(folder / "result.json", error=DataError)
-    totals = result.validation[0].cluster_totals if result is not None and result.validation else None
-    return None if totals is None else np.array(totals, dtype=np.float64)
-
-
-def _number(value: Any) -> float:
-    return math.nan if value is None else float(value)
 
 
 def rate_means(runs: pd.DataFrame) -> pd.Series:
@@ -177,19 +169,12 @@ def difference_error(runs: pd.DataFrame, rate_a: float, rate_b: float) -> float:
     parts = [(runs_a.loc[seed, "totals"], runs_b.loc[seed, "totals"]) for seed in seeds]
     if not parts or any(a is None or b is None or a.shape != b.shape for a, b in parts):
         return math.nan
-    residual_G = np.mean([_residuals(a) - _residuals(b) for a, b in parts], axis=0)
+    residual_G = np.mean([ratio_residuals(*a.T) - ratio_residuals(*b.T) for a, b in parts], axis=0)
     groups = len(residual_G)
     variance = (residual_G**2).sum() * groups / (groups - 1) if groups > 1 else math.nan
     if len(seeds) > 1:
         variance += (runs_a.loc[seeds, "validation"] - runs_b.loc[seeds, "validation"]).var() / len(seeds)
     return math.sqrt(variance)
-
-
-def _residuals(totals_G2: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the contributions (G,) of the groups to the error of a ratio of sums, linearised."""
-    numerator_G, denominator_G = totals_G2.T
-    ratio = numerator_G.sum() / denominator_G.sum()
-    return (numerator_G - ratio * denominator_G) / denominator_G.sum()
 
 
 def robust_decades(mean: pd.Series, chosen: float, *, higher: bool) -> tuple[float, bool]:

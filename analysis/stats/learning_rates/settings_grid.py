@@ -44,17 +44,13 @@ def grid_table(frame: pd.DataFrame, history: pd.DataFrame) -> pd.DataFrame:
                     "test_half": test.half_width,
                 }
             )
-        rows += _ranked(points)
+        sign = -1 if any(point["direction"] == "higher" for point in points) else 1
+        # Points with all seeds come first; a mean of NaN comes last.
+        points.sort(
+            key=lambda p: (
+                bool(p["missing"]),
+                math.inf if math.isnan(p["validation"]) else sign * p["validation"],
+            )
+        )
+        rows += [{**p, "chosen": index == 0 and not p["missing"]} for index, p in enumerate(points)]
     return pd.DataFrame(rows)
-
-
-def _ranked(points: list[dict[str, object]]) -> list[dict[str, object]]:
-    """Return the points of one grid, those with all seeds first, with the best of them marked as chosen."""
-    sign = -1 if any(point["direction"] == "higher" for point in points) else 1
-
-    def rank(point: dict[str, object]) -> tuple[bool, float]:
-        value = float(str(point["validation"]))
-        return bool(point["missing"]), math.inf if math.isnan(value) else sign * value
-
-    ranked = sorted(points, key=rank)
-    return [{**point, "chosen": n == 0 and not point["missing"]} for n, point in enumerate(ranked)]

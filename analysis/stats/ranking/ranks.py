@@ -15,7 +15,7 @@ from analysis.stats.arms import (
 )
 from analysis.stats.comparisons import comparisons, verdict_of
 from analysis.stats.targets.steps_to_loss import first_reached, validation_curve
-from analysis.stats.verdicts.verdict_test import BETTER, WORSE
+from analysis.stats.verdicts.verdict import BETTER, WORSE
 
 LEVELS = 8
 

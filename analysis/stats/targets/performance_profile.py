@@ -6,12 +6,13 @@ failure, without a score, or without one of the tasks is left out, and the outpu
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
 
 import pandas as pd
 
 from analysis.stats.aggregates import Interval, interquartile_mean, probability_of_improvement
 from analysis.stats.arms import finished, mixed_data, study_setting
+from analysis.stats.grid import Grid
 from analysis.stats.intervals import SHARES
 
 MIN_TASKS = 3
@@ -77,37 +78,27 @@ def across_tasks(frame: pd.DataFrame) -> pd.DataFrame:
         declared = study_setting(frame, "baseline")
         baseline = declared if declared in by_line else order[0]
         for line in order:
+            tasks, iqm = by_line[line], means[line]
+            runs = frame[(frame["scale"] == scale) & (lines(frame) == line) & frame["task"].isin([*tasks])]
+            improvement = Interval(value=math.nan, low=math.nan, high=math.nan)
+            if line != baseline:
+                improvement = probability_of_improvement([*tasks.values()], [*by_line[baseline].values()])
             rows.append(
-                {"scale": scale, "line": line, "baseline": baseline}
-                | _row(frame, scale, line, by_line[line], means[line], by_line[baseline])
-            )
+                {
+                    "scale": scale, "line": line, "baseline": baseline,
+                    "tasks": len(tasks), "runs": sum(len(scores) for scores in tasks.values()),
+                    "diverged": int((runs["status"] == "diverged").sum()),
+                    "mean": sum(sum(s) / len(s) for s in tasks.values()) / len(tasks),
+                    "iqm": iqm.value, "iqm_low": iqm.low, "iqm_high": iqm.high,
+                    "improvement": improvement.value, "improvement_low": improvement.low,
+                    "improvement_high": improvement.high,
+                }
+            )  # fmt: skip
     return pd.DataFrame(rows, columns=COLUMNS)
 
 
-def _row(
-    frame: pd.DataFrame,
-    scale: str,
-    line: str,
-    tasks: Mapping[str, list[float]],
-    iqm: Interval,
-    baseline: Mapping[str, list[float]],
-) -> dict[str, object]:
-    runs = frame[(frame["scale"] == scale) & (lines(frame) == line) & frame["task"].isin(list(tasks))]
-    if tasks is baseline:
-        beats = Interval(value=float("nan"), low=float("nan"), high=float("nan"))
-    else:
-        beats = probability_of_improvement(list(tasks.values()), list(baseline.values()))
-    return {
-        "tasks": len(tasks), "runs": sum(len(scores) for scores in tasks.values()),
-        "diverged": int((runs["status"] == "diverged").sum()),
-        "mean": sum(sum(s) / len(s) for s in tasks.values()) / len(tasks),
-        "iqm": iqm.value, "iqm_low": iqm.low, "iqm_high": iqm.high,
-        "improvement": beats.value, "improvement_low": beats.low, "improvement_high": beats.high,
-    }  # fmt: skip
-
-
-def profile_grid(rows: pd.DataFrame) -> tuple[str, list[str], list[list[str]]]:
-    """Return title, header and rows of text for one scale."""
+def profile_grid(rows: pd.DataFrame) -> Grid:
+    """Return the aggregates of one scale as text."""
     shared = rows.iloc[0]
     title = f"Across {shared['tasks']} tasks, {shared['scale']}: shares, higher is better"
     head = ["model", "interquartile mean", "mean", f"beats {shared['baseline']}", "runs", "diverged"]
@@ -120,7 +111,7 @@ def profile_grid(rows: pd.DataFrame) -> tuple[str, list[str], list[list[str]]]:
         ]
         for _, row in rows.iterrows()
     ]  # fmt: skip
-    return title, head, body
+    return Grid(title=title, head=head, rows=body, note=NOTE)
 
 
 def _interval(value: float, low: float, high: float) -> str:

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 import pandas as pd
 
 from analysis.stats.arms import arm_table, finished
+from analysis.stats.grid import Grid
 from analysis.stats.intervals import mean_interval
 
 AXES = ("step", "tokens", "flops", "seconds")
@@ -81,8 +82,8 @@ def first_reached(points: pd.DataFrame, target: float, direction: str) -> dict[s
     return {}
 
 
-def steps_grid(frame: pd.DataFrame, task: str, scale: str) -> tuple[str, list[str], list[list[str]]] | None:
-    """Return title, header and rows of text of one table; None if the study does not set ``steps_to``."""
+def steps_grid(frame: pd.DataFrame, task: str, scale: str) -> Grid | None:
+    """Return the steps of the arms of one task as text; None if the study does not set ``steps_to``."""
     if "reach_target" not in frame:
         return None
     runs_of_table = frame[(frame["task"] == task) & (frame["scale"] == scale)]
@@ -93,11 +94,8 @@ def steps_grid(frame: pd.DataFrame, task: str, scale: str) -> tuple[str, list[st
     order = arm_table(runs_of_table).query("kind == 'arm'")["arm"].tolist()
     title = f"Training until the final validation score of {name}, {task}, {scale}"
     if name not in order:
-        return (
-            f"{title}: there is no such arm (arms: {', '.join(order)})",
-            ["arm"],
-            [[model] for model in order],
-        )
+        missing = f"{title}: there is no such arm (arms: {', '.join(order)})"
+        return Grid(title=missing, head=["arm"], rows=[[model] for model in order])
     head = [
         "model", "target", "steps, by seed", "times fewer tokens (n)", "times fewer FLOPs (n)",
         "times less time (n)",
@@ -117,7 +115,7 @@ def steps_grid(frame: pd.DataFrame, task: str, scale: str) -> tuple[str, list[st
                 *(_ratio(ended[f"reach_ratio_{axis}"].tolist()) for axis in ("tokens", "flops", "seconds")),
             ]
         )  # fmt: skip
-    return title, head, rows
+    return Grid(title=title, head=head, rows=rows)
 
 
 def _ratio(values: Sequence[float]) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
@@ -39,8 +39,10 @@ def to_target(frame: pd.DataFrame, targets: Mapping[str, float]) -> pd.DataFrame
         if task not in targets or ended.empty:
             continue
         points = [_reached(run, targets[task]) for _, run in ended.iterrows()]
+        # The upper median: at most half of an even number of values may be greater.
         cost = {
-            axis: _median([point.get(axis, math.inf) for point in points]) for axis in ("tokens", "flops")
+            axis: sorted(point.get(axis, math.inf) for point in points)[len(points) // 2]
+            for axis in ("tokens", "flops")
         }
         reached = sum(bool(point) for point in points)
         rows.append(
@@ -62,11 +64,6 @@ def _reached(run: pd.Series, target: float) -> dict[str, float]:
     if run["status"] == "diverged" or not isinstance(run["direction"], str):
         return {}
     return first_reached(points, target, run["direction"])
-
-
-def _median(values: Sequence[float]) -> float:
-    """Return the upper median: at most half of an even number of values may be greater."""
-    return sorted(values)[len(values) // 2]
 
 
 def performance_profiles(reached: pd.DataFrame, cost: str = "flops") -> pd.DataFrame:

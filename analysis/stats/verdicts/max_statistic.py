@@ -44,10 +44,8 @@ class MaxStatistic:
         t, freedom = np.broadcast_arrays(np.abs(np.asarray(t, float)), np.asarray(freedom, float))
         distinct, inverse = np.unique(freedom.ravel(), return_inverse=True)
         deviations_FD, weights_D = _deviations(tuple(distinct.tolist()))
-        return (self._tails(t.ravel()[:, None] * deviations_FD[inverse]) @ weights_D).reshape(t.shape)
-
-    def _tails(self, t: Array) -> Array:
-        return np.interp(t, self._points, self._tail)
+        tails = np.interp(t.ravel()[:, None] * deviations_FD[inverse], self._points, self._tail)
+        return (tails @ weights_D).reshape(t.shape)
 
     def critical(self, freedom: Array | float, level: float = LEVEL) -> Array:
         """Return the |t| that the largest of the family exceeds with probability ``level``."""
@@ -64,33 +62,31 @@ class MaxStatistic:
         return self._interpolated(freedom, level, factor)
 
     def _interpolated(self, freedom: Array | float, level: float, factor: float) -> Array:
+        """Return ``detectable_shift``, or with a factor of 0 ``critical``, from a table."""
         if (level, factor) not in self._quantiles:
-            values = self._shifts(factor, level) if factor else self._criticals(level)
+            values = self._tabulate(factor, level)
             self._quantiles[level, factor] = interpolate.PchipInterpolator(
                 1 / np.array(_FREEDOMS[::-1]), np.log(values[::-1])
             )
         inverse = 1 / np.clip(np.asarray(freedom, float), _FREEDOMS[0], _FREEDOMS[-1])
         return np.asarray(np.exp(self._quantiles[level, factor](inverse)))
 
-    def _criticals(self, level: float) -> Array:
+    def _tabulate(self, factor: float, level: float) -> Array:
+        """Find the values (F,) of a table by bisection, averaged over the chi-distributed deviation."""
         deviations_FD, weights_D = _deviations(_FREEDOMS)
-        low, high = np.zeros(len(_FREEDOMS)), np.full(len(_FREEDOMS), 400.0)
+        low, high = np.zeros(len(_FREEDOMS)), np.full(len(_FREEDOMS), 1000.0 if factor else 400.0)
+        bar_FD = (
+            factor * self.critical(np.array(_FREEDOMS), level)[:, None] * deviations_FD if factor else None
+        )
         for _ in range(STEPS):
             middle = (low + high) / 2
-            exceeded = self._tails(middle[:, None] * deviations_FD) @ weights_D > level
-            low, high = np.where(exceeded, middle, low), np.where(exceeded, high, middle)
-        return (low + high) / 2
-
-    def _shifts(self, factor: float, level: float) -> Array:
-        """Find by bisection the shifts (F,) with 80% power, averaged over the chi-distributed deviation."""
-        deviations_FD, weights_D = _deviations(_FREEDOMS)
-        bar_FD = factor * self.critical(np.array(_FREEDOMS), level)[:, None] * deviations_FD
-        low, high = np.zeros(len(_FREEDOMS)), np.full(len(_FREEDOMS), 1000.0)
-        for _ in range(STEPS):
-            middle = (low + high) / 2
-            power = special.ndtr(middle[:, None] - bar_FD) + special.ndtr(-middle[:, None] - bar_FD)
-            missed = power @ weights_D < POWER
-            low, high = np.where(missed, middle, low), np.where(missed, high, middle)
+            if bar_FD is None:
+                tails = np.interp(middle[:, None] * deviations_FD, self._points, self._tail)
+                too_low = tails @ weights_D > level
+            else:
+                power = special.ndtr(middle[:, None] - bar_FD) + special.ndtr(-middle[:, None] - bar_FD)
+                too_low = power @ weights_D < POWER
+            low, high = np.where(too_low, middle, low), np.where(too_low, high, middle)
         return (low + high) / 2
 
 
@@ -135,10 +131,8 @@ def against_baseline(sizes: tuple[int, ...], baseline: int) -> MaxStatistic:
     for size in sorted(set(sizes)):
         shared = np.sqrt(size / (size + baseline))
         independent = np.sqrt(1 - shared**2)
-        upper, lower = (
-            (shared * z + points[:, None]) / independent,
-            (shared * z - points[:, None]) / independent,
-        )
+        upper = (shared * z + points[:, None]) / independent
+        lower = (shared * z - points[:, None]) / independent
         inside *= (special.ndtr(upper) - special.ndtr(lower)) ** sizes.count(size)
     return MaxStatistic(points, np.minimum(1.0, inside @ weights))
 

@@ -11,20 +11,19 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from itertools import combinations
 
 import numpy as np
 
 from analysis.stats.verdicts.max_statistic import Array
-from analysis.stats.verdicts.pair_errors import Pairs
 from analysis.stats.verdicts.simulated_procedures import (
     PROCEDURES,
     Procedure,
-    blocked_larger_se_or_own,
+    Studies,
+    blocked_larger_se_or_pairwise,
     counts_or_ranks,
-    larger_se_or_own,
+    larger_se_or_pairwise,
     solve_counts,
-    unequal_larger_se_or_own,
+    unequal_larger_se_or_pairwise,
 )
 
 COUNTS: dict[str, Procedure] = {"Boschloo": solve_counts, "Boschloo or Wilcoxon": counts_or_ranks}
@@ -88,13 +87,6 @@ SCENARIOS: dict[str, Draw] = {
 }
 
 
-def pairs_of(models: int, *, against_baseline: bool) -> Pairs:
-    """Return all pairs (P, 2) of ``models`` models, or every model against the first."""
-    if against_baseline:
-        return np.array([(model, 0) for model in range(1, models)])
-    return np.array(list(combinations(range(models), 2)))
-
-
 def family_wise_error(
     procedure: Procedure, draw: Draw, seeds: int, replicates: int, models: Sequence[int] = MODELS
 ) -> float:
@@ -104,7 +96,7 @@ def family_wise_error(
         rng = np.random.default_rng(1000 * count + seeds)
         for scores in draw(rng, replicates, count, seeds):
             for against in (False, True):
-                rejected = procedure(scores, pairs_of(count, against_baseline=against))
+                rejected = procedure(Studies(scores, against))
                 worst = max(worst, float(rejected.any(axis=1).mean()))
     return worst
 
@@ -122,19 +114,19 @@ def power(
     rng = np.random.default_rng(seeds)
     scores = rng.normal(size=(replicates, models, seeds))
     scores[:, -1] += shift
-    pairs = pairs_of(models, against_baseline=against_baseline)
-    return float(procedure(scores, pairs)[:, (pairs == models - 1).any(axis=1)].mean())
+    studies = Studies(scores, against_baseline=against_baseline)
+    return float(procedure(studies)[:, (studies.pair_P2 == models - 1).any(axis=1)].mean())
 
 
-def power_beside_a_noisy_one(procedure: Procedure, seeds: int, replicates: int, models: int = 11) -> float:
+def power_with_a_noisy_model(procedure: Procedure, seeds: int, replicates: int, models: int = 11) -> float:
     """Return how often a model 10 deviations better is detected if another model is 30 times noisier."""
     rng = np.random.default_rng(seeds)
     scores = rng.normal(size=(replicates, models, seeds))
     scores[:, -1] *= 30
     scores[:, -2] += 10
-    pairs = pairs_of(models, against_baseline=False)
-    quiet = (pairs == models - 2).any(axis=1) & ~(pairs == models - 1).any(axis=1)
-    return float(procedure(scores, pairs)[:, quiet].mean())
+    studies = Studies(scores, against_baseline=False)
+    shifted, noisy = ((studies.pair_P2 == model).any(axis=1) for model in (models - 2, models - 1))
+    return float(procedure(studies)[:, shifted & ~noisy].mean())
 
 
 def solve_power(
@@ -144,8 +136,8 @@ def solve_power(
     rng = np.random.default_rng(seeds)
     scores = np.where(rng.random((replicates, models, seeds)) < 0.3, 1.0, 0.3)
     scores[:, -1] = 1.0
-    pairs = pairs_of(models, against_baseline=against_baseline)
-    return float(procedure(scores, pairs)[:, (pairs == models - 1).any(axis=1)].mean())
+    studies = Studies(scores, against_baseline=against_baseline)
+    return float(procedure(studies)[:, (studies.pair_P2 == models - 1).any(axis=1)].mean())
 
 
 def partial_power(procedure: Procedure, seeds: int, replicates: int, models: int = 11) -> float:
@@ -159,8 +151,8 @@ def partial_power(procedure: Procedure, seeds: int, replicates: int, models: int
     able = models // 2
     reached = rng.uniform(0.6, 0.9, size=(replicates, able, seeds))
     scores[:, :able] = np.where(rng.random(reached.shape) < 0.2, 0.99, reached)
-    pairs = pairs_of(models, against_baseline=False)
-    return float(procedure(scores, pairs)[:, (pairs < able).sum(axis=1) == 1].mean())
+    studies = Studies(scores, against_baseline=False)
+    return float(procedure(studies)[:, (studies.pair_P2 < able).sum(axis=1) == 1].mean())
 
 
 def table(replicates: int) -> list[list[str]]:
@@ -182,7 +174,7 @@ def table(replicates: int) -> list[list[str]]:
             for against in (False, True)
             for shift in (3, 5)
         ]
-        power_with_noise = cell([power_beside_a_noisy_one(procedure, n, replicates) for n in SEEDS])
+        power_with_noise = cell([power_with_a_noisy_model(procedure, n, replicates) for n in SEEDS])
         rows.append([name, *errors, *powers, power_with_noise])
     for name, procedure in COUNTS.items():
         solved = cell([family_wise_error(procedure, _solved, n, replicates) for n in SEEDS])
@@ -197,23 +189,23 @@ def table(replicates: int) -> list[list[str]]:
 def further(replicates: int) -> list[str]:
     """Return errors in percent at 3 / 5 / 10 seeds of further cases that are not in the table."""
     cases: dict[str, tuple[Procedure, Draw, Sequence[int]]] = {
-        "a killed seed, equal variances": (unequal_larger_se_or_own, _equal, MODELS),
-        "a killed seed, 1 : 10": (unequal_larger_se_or_own, _spreads(10), MODELS),
-        "two models only, 1 : 100": (larger_se_or_own, _spreads(100), (2,)),
-        "shared seeds (blocked), equal variances": (blocked_larger_se_or_own, _equal, MODELS),
-        "shared seeds (blocked), 1 : 10": (blocked_larger_se_or_own, _spreads(10), MODELS),
-        "one model skewed and noisier": (larger_se_or_own, _skewed_noisy, MODELS),
+        "a killed seed, equal variances": (unequal_larger_se_or_pairwise, _equal, MODELS),
+        "a killed seed, 1 : 10": (unequal_larger_se_or_pairwise, _spreads(10), MODELS),
+        "two models only, 1 : 100": (larger_se_or_pairwise, _spreads(100), (2,)),
+        "shared seeds (blocked), equal variances": (blocked_larger_se_or_pairwise, _equal, MODELS),
+        "shared seeds (blocked), 1 : 10": (blocked_larger_se_or_pairwise, _spreads(10), MODELS),
+        "one model skewed and noisier": (larger_se_or_pairwise, _skewed_noisy, MODELS),
     }
     lines = []
     for name, (procedure, draw, models) in cases.items():
         # MIN_SEEDS seeds must remain after one is lost.
-        seeds = [n for n in SEEDS if n > 3 or procedure is not unequal_larger_se_or_own]
+        seeds = [n for n in SEEDS if n > 3 or procedure is not unequal_larger_se_or_pairwise]
         errors = [family_wise_error(procedure, draw, n, replicates, models) for n in seeds]
         percentages = " / ".join(f"{100 * error:.0f}" for error in errors)
         lines.append(f"{name}: {'- / ' * (len(SEEDS) - len(seeds))}{percentages}")
     for name, procedure in COUNTS.items():
-        found_by = " / ".join(f"{100 * partial_power(procedure, n, replicates):.0f}" for n in SEEDS)
-        lines.append(f"partial solvers told from models that learn nothing, power of {name}: {found_by}")
+        power_text = " / ".join(f"{100 * partial_power(procedure, n, replicates):.0f}" for n in SEEDS)
+        lines.append(f"partial solvers told from models that learn nothing, power of {name}: {power_text}")
     return lines
 
 

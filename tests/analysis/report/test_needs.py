@@ -23,7 +23,7 @@ TYPE = ["task", "scale", "likelihood"]
 def empty_parts(runs: Path, study: str = "compare") -> tuple[pd.DataFrame, dict[str, str]]:
     frame, history = load_study(runs, study), load_history(runs, study)
     missing = [name for name, figure in find(frame, history).figures.items() if figure is None]
-    return frame, {name: need.words for name, need in needs(frame, history, missing).items()}
+    return frame, {name: need.reason for name, need in needs(frame, history, missing).items()}
 
 
 def drawn_study(seed: int, write_run: Any) -> None:

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from analysis.figures.style import PALETTE
-from analysis.speed.curves import roof_notes, share_rows, speed_curves, with_roof
+from analysis.speed.curves import roof_notes, roofline_grid, speed_curves, with_roof
 from analysis.speed.rows import extremes
 
 
@@ -38,7 +38,7 @@ def test_a_roof_is_blank_where_unknown_and_never_below_what_was_reached() -> Non
     )
     found = with_roof(rows)
     assert found["roof"].isna().tolist() == found["share"].isna().tolist() == [False, True, True]
-    assert [row[-1] for row in share_rows(rows)] == ["-"]
+    assert [row[-1] for row in roofline_grid(rows).rows] == ["-"]
     disturbed, unknown = roof_notes(rows)
     assert disturbed.startswith("1 of 3 measurements exceed their roofline")
     assert unknown.startswith("1 of 3 measurements lack a memory bandwidth")
@@ -73,4 +73,4 @@ def test_panels_are_modes_by_one_and_the_most_sequences() -> None:
     assert lines[1].y == (400.0, 400.0)
     assert lines[0].customdata == (", 25.0% of its roofline",) * 2
     assert sum(t.showlegend is not False for t in figure.data) == 2
-    assert share_rows(rows)[0] == ["decoder", "train, 8 at once", "2,048", "800", "1k", "80.0%"]
+    assert roofline_grid(rows).rows[0] == ["decoder", "train, 8 at once", "2,048", "800", "1k", "80.0%"]

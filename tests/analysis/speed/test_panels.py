@@ -8,8 +8,8 @@ import pytest
 
 from analysis.compare import main
 from analysis.figures.tradeoffs import decoding_context
-from analysis.speed.curves import share_rows, speed_curves
-from analysis.speed.panels import largest_curves, largest_rows, memory_curves, sampling_curves
+from analysis.speed.curves import roofline_grid, speed_curves
+from analysis.speed.panels import largest_curves, largest_grid, memory_curves, sampling_curves
 from analysis.speed.rows import extremes, given, load_all_modes
 from tests import ROOT
 
@@ -49,7 +49,7 @@ def test_training_is_drawn_at_equal_tokens_whatever_the_batch() -> None:
     assert titles(figure) == ["train, 4,096 tokens a step", "decode, one sequence"]
     assert figure is not None
     assert next(trace.x for trace in figure.data if trace.xaxis == "x") == (512, 2048)
-    assert [row[1] for row in share_rows(SPEED)] == ["train, 2 at once", "decode, 1 at once"]
+    assert [row[1] for row in roofline_grid(SPEED).rows] == ["train, 2 at once", "decode, 1 at once"]
     assert "sample" not in set(extremes(SPEED)["mode"])
     assert len(given(SPEED)) == 5
 
@@ -76,7 +76,7 @@ def test_the_largest_batches_stand_by_themselves() -> None:
     assert titles(figure) == ["train, the largest batch in 1 GiB"]
     assert figure is not None
     assert figure.data[0].y == (7000.0,)
-    assert largest_rows(SPEED) == [
+    assert largest_grid(SPEED).rows == [
         ["decoder", "train, the largest batch in 1 GiB", "512", "70", "71", "7k", "1 MiB"]
     ]
 

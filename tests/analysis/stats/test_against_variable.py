@@ -12,7 +12,7 @@ from omegaconf import OmegaConf
 from analysis.figures.against import against_figure
 from analysis.load.study import load_history, load_study
 from analysis.report.page import inline_svg, render_page
-from analysis.stats.against_variable import against_grid, against_scores, against_title
+from analysis.stats.against_variable import against_grid, against_scores
 from analysis.tables.text import render_markdown, render_tables
 from tests.results import write_result
 
@@ -55,8 +55,9 @@ def test_changes_are_paired_with_the_smallest_number(study: Path) -> None:
 def test_the_table_has_a_line_for_each_backbone_and_its_class(study: Path) -> None:
     frame = load_study(study, "epochs")
     rows = against_scores(frame)
-    assert against_title(rows) == "text, nano: bits per byte against epochs"
-    head, body = against_grid(rows)
+    grid = against_grid(rows)
+    assert grid.title == "text, nano: bits per byte against epochs"
+    head, body = grid.head, grid.rows
     assert head == ["epochs", "decoder (exact)", "diffusion (bound)"]
     assert [line[0] for line in body] == ["1", "4", "16"]
     assert body[0][1] == "2.100 ± 0.248"

@@ -55,11 +55,12 @@ def test_scores_are_means_over_seeds_the_trained_task_first(longer: Path) -> Non
 
 def test_the_grid_names_the_setting_once(longer: Path) -> None:
     scores = further_scores(load_study(longer, "longer"))
-    head, rows = further_grid(scores)
+    grid = further_grid(scores)
+    head, rows = grid.head, grid.rows
     assert head == ["sequence_length", TRAINED, "32", "64"]
     assert rows[1] == ["decoder", "0.800 ± 0.000", "0.510 ± 0.025", "0.110 ± 0.025"]
     scores["test"] = scores["test"].replace({"sequence_length=64": "num_pairs=9 power=0.1"})
-    assert further_grid(scores)[0] == ["model", TRAINED, "sequence_length=32", "num_pairs=9 power=0.1"]
+    assert further_grid(scores).head == ["model", TRAINED, "sequence_length=32", "num_pairs=9 power=0.1"]
 
 
 def test_settings_are_told_apart() -> None:

@@ -12,7 +12,7 @@ from omegaconf import OmegaConf
 
 from analysis.load.study import load_history, load_study
 from analysis.report.page import render_page
-from analysis.stats.likelihood_gap import gap_grid, gap_title, gaps
+from analysis.stats.likelihood_gap import gap_grid, gaps
 from analysis.tables.text import render_markdown, render_tables
 from tests.results import write_result
 
@@ -51,8 +51,8 @@ def test_gaps_are_paired_by_seed(study: Path) -> None:
 def test_the_table_shows_classes_and_says_what_a_gap_is(study: Path) -> None:
     frame = load_study(study, "gap")
     rows = gaps(frame)
-    assert "upper limit" in gap_title(rows)
-    assert gap_grid(rows)[1] == [
+    assert "upper limit" in gap_grid(rows).title
+    assert gap_grid(rows).rows == [
         ["decoder", "exact", "2.100 ± 0.248 (3)", "-", "-", "-"],
         ["diffusion", "bound", "≤ 2.667 ± 0.517 (3)", "0.0200", "0.567 ± 0.287", "1.269 ± 0.107"],
     ]

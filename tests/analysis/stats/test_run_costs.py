@@ -5,14 +5,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 from analysis.load.study import load_history, load_study
-from analysis.stats.run_costs import COST_HEAD, STABILITY_HEAD, cost_rows, stability_rows
+from analysis.stats.run_costs import COST_HEAD, STABILITY_HEAD, cost_grid, stability_grid
 from tests.results import write_result
 
 WriteRun = Callable[..., Path]
 
 
 def test_failures_are_counted(study: Path) -> None:
-    rows = {(row[0], row[1]): row[2:9] for row in cost_rows(load_study(study, "compare"))}
+    rows = {(row[0], row[1]): row[2:9] for row in cost_grid(load_study(study, "compare")).rows}
     assert rows["moe", "text, nano"] == ["1", "0", "1", "0", "0", "0", "1"]
     assert rows["s4", "recall, nano"] == ["0", "3", "0", "0", "0", "0", "0"]
 
@@ -31,7 +31,7 @@ def test_time_is_divided_into_waiting_compiling_and_computing(write_run: WriteRu
     folder = write_run("mamba", 0)
     frame = load_study(tmp_path / "runs", "compare")
     (folder / "result.json").unlink()  # as of a frame that came from another machine
-    rows = cost_rows(frame)
+    rows = cost_grid(frame).rows
     decoder, mamba = (dict(zip(COST_HEAD, row, strict=True)) for row in rows)
     # (20/80 + 10/100) / 2, and (54/80 + 63/100) / 2
     assert decoder["waiting for data"] == "20.0%"
@@ -54,7 +54,7 @@ def test_stability_is_counted_over_all_runs_of_an_arm(write_run: WriteRun, tmp_p
         (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     write_run("mamba", 0, None, status="diverged", message="loss is nan")
     runs = tmp_path / "runs"
-    rows = stability_rows(load_study(runs, "compare"), load_history(runs, "compare"))
+    rows = stability_grid(load_study(runs, "compare"), load_history(runs, "compare")).rows
     decoder, mamba = (dict(zip(STABILITY_HEAD, row, strict=True)) for row in rows)
     assert (decoder["gradient norm, median"], decoder["largest"]) == ("1", "2.5")  # of .5, .5, 1.5, 2.5
     assert (decoder["loss spikes"], decoder["spike score"]) == ("3", "1.50%")

@@ -7,7 +7,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from analysis.load.study import load_study
-from analysis.stats.solve_rates import solve_rates, solved_grid, solved_title
+from analysis.stats.solve_rates import solve_rates, solved_grid
 from analysis.tables.text import render_markdown
 
 
@@ -44,8 +44,8 @@ def test_seeds_that_solve_it_are_counted(study: Path) -> None:
 def test_the_table_stands_below_that_of_the_scores(study: Path) -> None:
     frame = load_study(study, "solve")
     rows = solve_rates(frame)
-    assert solved_title(rows) == "Solve rate, recall, nano: share of seeds at 0.95 or more"
-    assert solved_grid(rows)[1][0] == ["decoder", "3 of 4", "0.75", "0.30 to 0.95"]
+    assert solved_grid(rows).title == "Solve rate, recall, nano: share of seeds at 0.95 or more"
+    assert solved_grid(rows).rows[0] == ["decoder", "3 of 4", "0.75", "0.30 to 0.95"]
     assert "| decoder | 3 of 4 | 0.75 | 0.30 to 0.95 |" in render_markdown(frame)
 
 

@@ -15,7 +15,7 @@ import pytest
 from analysis.figures.text_slices import slice_gains
 from analysis.load.study import load_study
 from analysis.stats.text_slices import run_slices, slice_sentences, slice_table
-from analysis.stats.verdicts.verdict_test import verdicts
+from analysis.stats.verdicts.verdict import verdicts
 from analysis.tables.slices import recall_grid, slice_grids
 from experiments.tasks.metrics import ratio_standard_error
 from tests.results import write_result
@@ -142,7 +142,7 @@ def test_the_tables_show_gains_and_mark_verdicts(sliced: Any) -> None:
     table = slice_table(sliced())
     grid = recall_grid(table)
     assert grid is not None
-    name, head, body, note = grid
+    name, head, body, note = grid.title, grid.head, grid.rows, grid.note
     assert name == "Recall from the window, text, nano"
     assert head == ["model", "new (90%)", "gain", "repeats (10%)", "gain"]
     rows = {row[0]: row[1:] for row in body}
@@ -150,7 +150,8 @@ def test_the_tables_show_gains_and_mark_verdicts(sliced: Any) -> None:
     assert rows["s4"][3].startswith("+0.502 ± ")
     assert rows["s4"][3].endswith("*")
     assert note.startswith("mamba's gain")
-    ((name, head, body, _),) = slice_grids(table)
+    (grid,) = slice_grids(table)
+    name, head, body = grid.title, grid.head, grid.rows
     assert (name, head) == (
         "Slices of the text, text, nano, exact",
         ["by", "slice", "bytes", "decoder, bits per token", "mamba", "s4"],

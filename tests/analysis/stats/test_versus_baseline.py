@@ -8,7 +8,7 @@ import pytest
 from scipy import stats
 
 from analysis.load.study import load_study
-from analysis.stats.versus_baseline import verdict_words, with_differences
+from analysis.stats.versus_baseline import verdict_phrase, with_differences
 
 WriteRun = Callable[..., Path]
 
@@ -36,7 +36,7 @@ def test_gains_are_counted_towards_better(write_run: WriteRun, tmp_path: Path) -
     assert mamba["gain_low"] + mamba["gain_high"] == pytest.approx(2 * 0.099)
     s4 = found.loc["s4"]
     assert (s4["rank"], s4["gain"] < 0, s4["separated"]) == ("1-3", True, False)
-    assert verdict_words(s4).startswith(f"undecided: MDD {s4['detectable']:.4f}")
+    assert verdict_phrase(s4).startswith(f"undecided: MDD {s4['detectable']:.4f}")
     assert found.loc["decoder", "rank"] == "2-3"
     assert found.loc[["decoder", "xz"], "verdict"].isna().all()
 
@@ -56,7 +56,7 @@ def test_without_a_baseline_it_is_the_best_of_the_class(study: Path) -> None:
 def test_few_seeds_decide_nothing(write_run: WriteRun, tmp_path: Path, seeds: int, words: str) -> None:
     three(write_run, seeds=seeds)
     mamba = arms(tmp_path / "runs", baseline="decoder").loc[("text", "mamba")]
-    assert verdict_words(mamba) == f"undecided: {words}"
+    assert verdict_phrase(mamba) == f"undecided: {words}"
     assert mamba["gain"] == pytest.approx(0.1 if seeds == 1 else 0.0995)
 
 
@@ -77,7 +77,7 @@ def test_differences_within_the_margin_are_equivalent(write_run: WriteRun, tmp_p
         write_run("decoder", seed, 2.4 + seed / 1e5)
         write_run("mamba", seed, 2.399 + seed / 1e5)
     mamba = arms(tmp_path / "runs", baseline="decoder").loc[("text", "mamba")]
-    assert verdict_words(mamba) == "equivalent"
+    assert verdict_phrase(mamba) == "equivalent"
 
 
 def test_arms_that_have_not_learned_have_no_rank_and_no_verdict(write_run: WriteRun, tmp_path: Path) -> None:
@@ -92,4 +92,4 @@ def test_arms_that_have_not_learned_have_no_rank_and_no_verdict(write_run: Write
     assert (found.loc["s4", "below"], found.loc["s4", "learned"]) == ("xz", True)
     assert found.loc["mamba", "verdict"] == "worse"  # than S4, the best
     mamba = arms(tmp_path / "runs", baseline="decoder").loc[("text", "mamba")]
-    assert verdict_words(mamba) == "undecided: none of these has learned the task"
+    assert verdict_phrase(mamba) == "undecided: none of these has learned the task"

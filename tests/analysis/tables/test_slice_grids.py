@@ -15,6 +15,7 @@ def test_an_arm_without_a_gain_is_a_dash(monkeypatch: pytest.MonkeyPatch) -> Non
     about = {"task": "text", "scale": "nano", "likelihood": "exact", "baseline": "base", "by": "case"}
     table = pd.DataFrame([{**about, "slice": "upper", "share": 0.5, **row} for row in rows])
     monkeypatch.setattr(slices, "slice_sentences", lambda rows: [])
-    ((_, head, body, _),) = slices.slice_grids(table)
+    (grid,) = slices.slice_grids(table)
+    head, body = grid.head, grid.rows
     assert head[-1] == "other"
     assert body == [["case", "upper", "50.0%", "1.500", "-"]]

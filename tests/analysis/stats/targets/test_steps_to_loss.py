@@ -52,7 +52,8 @@ def raced(write_run: Callable[..., Path], tmp_path: Path) -> Path:
 
 def test_every_arm_is_in_the_table_and_one_that_misses_the_score_says_so(raced: Path) -> None:
     frame = with_steps(load_study(raced, "compare"), load_history(raced, "compare"))
-    title, head, rows = steps_grid(frame, *frame[["task", "scale"]].iloc[0])
+    grid = steps_grid(frame, *frame[["task", "scale"]].iloc[0])
+    title, head, rows = grid.title, grid.head, grid.rows
     assert "final validation score of dense" in title
     table = {row[0]: dict(zip(head, row, strict=True)) for row in rows}
     assert set(table) == {"dense", "fast", "slow", "uneven", "lone"}
@@ -87,5 +88,5 @@ def test_a_study_that_names_no_arm_of_its_own_is_told_so(
     asks(write_run("mamba", 0), "dnse")
     runs = tmp_path / "runs"
     frame = with_steps(load_study(runs, "compare"), load_history(runs, "compare"))
-    title, _, _ = steps_grid(frame, *frame[["task", "scale"]].iloc[0])
+    title = steps_grid(frame, *frame[["task", "scale"]].iloc[0]).title
     assert title.endswith("there is no such arm (arms: mamba)")

@@ -8,17 +8,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from analysis.stats.verdicts.pair_errors import independent_errors
 from analysis.stats.verdicts.simulated_procedures import (
     Procedure,
-    blocked_larger_se_or_own,
+    Studies,
+    blocked_larger_se_or_pairwise,
     counts_or_ranks,
     holm_rejects,
     larger_se,
-    larger_se_or_own,
+    larger_se_or_pairwise,
     paired_holm,
     solve_counts,
-    unequal_larger_se_or_own,
+    unequal_larger_se_or_pairwise,
 )
 from analysis.stats.verdicts.simulation import (
     SCENARIOS,
@@ -27,14 +27,13 @@ from analysis.stats.verdicts.simulation import (
     family_wise_error,
     further,
     main,
-    pairs_of,
     partial_power,
     power,
-    power_beside_a_noisy_one,
+    power_with_a_noisy_model,
     solve_power,
 )
-from analysis.stats.verdicts.solve_test import holm, solve_verdicts
-from analysis.stats.verdicts.verdict_test import verdicts
+from analysis.stats.verdicts.solve_counts import holm, solve_verdicts
+from analysis.stats.verdicts.verdict import verdicts
 
 PAGE = Path(__file__).parents[4] / "docs" / "statistics.md"
 
@@ -47,19 +46,19 @@ def limit(replicates: int) -> float:
 @pytest.mark.parametrize("seeds", [3, 5])
 @pytest.mark.parametrize("name", ["equal variances", "1 : 10"])
 def test_few_studies_of_equal_models_find_a_difference(name: str, seeds: int) -> None:
-    assert family_wise_error(larger_se_or_own, SCENARIOS[name], seeds, 300, models=(2, 7)) < limit(300)
+    assert family_wise_error(larger_se_or_pairwise, SCENARIOS[name], seeds, 300, models=(2, 7)) < limit(300)
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("seeds", SEEDS)
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_the_error_of_the_family_is_at_most_6_percent(name: str, seeds: int) -> None:
-    procedure = counts_or_ranks if name == "solved or not" else larger_se_or_own
+    procedure = counts_or_ranks if name == "solved or not" else larger_se_or_pairwise
     assert family_wise_error(procedure, SCENARIOS[name], seeds, 3000) < limit(3000)
 
 
-DESIGNS = [(blocked_larger_se_or_own, seeds) for seeds in SEEDS] + [
-    (unequal_larger_se_or_own, seeds) for seeds in SEEDS if seeds > 3
+DESIGNS = [(blocked_larger_se_or_pairwise, seeds) for seeds in SEEDS] + [
+    (unequal_larger_se_or_pairwise, seeds) for seeds in SEEDS if seeds > 3
 ]
 """Designs with the seeds of a study. Of three seeds a killed one leaves two, and a verdict takes three."""
 
@@ -79,10 +78,10 @@ def test_blocks_and_a_killed_seed_hold_the_error_too(procedure: Procedure, name:
 def test_power_is_what_the_page_says(shift: int, seeds: int, against_baseline: bool, least: float) -> None:
     found = {
         procedure: power(procedure, shift, seeds, 600, against_baseline=against_baseline)
-        for procedure in (larger_se_or_own, paired_holm)
+        for procedure in (larger_se_or_pairwise, paired_holm)
     }
-    assert found[larger_se_or_own] > least
-    assert found[larger_se_or_own] >= found[paired_holm]
+    assert found[larger_se_or_pairwise] > least
+    assert found[larger_se_or_pairwise] >= found[paired_holm]
 
 
 def test_solve_counts_need_ten_seeds() -> None:
@@ -102,29 +101,29 @@ def test_the_simulated_counts_and_ranks_are_the_verdict(tied: bool) -> None:
     scores = np.where(rng.random((20, 6, 5)) < rate_K[:, None], 1.0, 0.3)
     scores[:, 2] = 0.7
     scores += 0 if tied else 0.02 * rng.normal(size=scores.shape)
-    pairs = pairs_of(6, against_baseline=False)
-    for study, found in zip(scores, counts_or_ranks(scores, pairs), strict=True):
+    studies = Studies(scores, against_baseline=False)
+    for study, rejected in zip(scores, counts_or_ranks(studies), strict=True):
         named = {str(i): own for i, own in enumerate(study.tolist())}
         counts = {name: (sum(score >= 0.9 for score in own), 5) for name, own in named.items()}
         decided = {
             frozenset((v.model, v.other)) for v in solve_verdicts(counts, named) if v.verdict == "better"
         }
-        assert decided == {frozenset(map(str, pair)) for pair in pairs[found].tolist()}
+        assert decided == {frozenset(map(str, pair)) for pair in studies.pair_P2[rejected].tolist()}
 
 
 @pytest.mark.parametrize("seeds", SEEDS)
 def test_few_of_the_pairs_called_different_are_equal(seeds: int) -> None:
     rate_K = np.array([1.0, 1.0, 0.5, 0.5, 0.5, 0.1, 0.1, 0.1])
-    pairs = pairs_of(len(rate_K), against_baseline=False)
     scores = (np.random.default_rng(seeds).random((600, len(rate_K), seeds)) < rate_K[:, None]) * 1.0
-    found, equal = counts_or_ranks(scores, pairs), rate_K[pairs[:, 0]] == rate_K[pairs[:, 1]]
-    wrong = (found & equal).sum(axis=1) / np.maximum(found.sum(axis=1), 1)
+    studies = Studies(scores, against_baseline=False)
+    rejected, rate_P2 = counts_or_ranks(studies), rate_K[studies.pair_P2]
+    wrong = (rejected & (rate_P2[:, 0] == rate_P2[:, 1])).sum(axis=1) / np.maximum(rejected.sum(axis=1), 1)
     assert wrong.mean() < 0.05
 
 
 def test_a_noisy_model_does_not_hide_what_others_differ_by() -> None:
-    assert power_beside_a_noisy_one(larger_se_or_own, 5, 300) > 0.95
-    assert power_beside_a_noisy_one(larger_se, 5, 300) < 0.2
+    assert power_with_a_noisy_model(larger_se_or_pairwise, 5, 300) > 0.95
+    assert power_with_a_noisy_model(larger_se, 5, 300) < 0.2
 
 
 @pytest.mark.parametrize("seeds", [4, 5])
@@ -133,28 +132,18 @@ def test_the_simulated_verdict_is_the_verdict(seeds: int) -> None:
     scores[:10, 1] *= 20
     scores[:, 0] += 4
     for baseline in (None, "0"):
-        pairs = pairs_of(5, against_baseline=baseline is not None)
-        for blocked, procedure in ((False, larger_se_or_own), (True, blocked_larger_se_or_own)):
-            simulated = procedure(scores, pairs)
-            for study, found in zip(scores, simulated, strict=True):
+        studies = Studies(scores, against_baseline=baseline is not None)
+        for blocked, procedure in ((False, larger_se_or_pairwise), (True, blocked_larger_se_or_pairwise)):
+            for study, rejected in zip(scores, procedure(studies), strict=True):
                 named = {str(i): dict(enumerate(own)) for i, own in enumerate(study.tolist())}
                 ours = verdicts(named, "higher", baseline=baseline, shared_seeds=blocked)
                 decided = {frozenset((v.model, v.other)) for v in ours if v.verdict != "undecided"}
-                assert decided == {frozenset(map(str, pair)) for pair in pairs[found].tolist()}
+                assert decided == {frozenset(map(str, pair)) for pair in studies.pair_P2[rejected].tolist()}
 
 
 def test_holm_of_many_studies_is_holm_of_each() -> None:
     p = np.random.default_rng(0).uniform(0, 0.04, (50, 6))
     assert holm_rejects(p).tolist() == [[value < 0.05 for value in holm(row)] for row in p.tolist()]
-
-
-def test_the_own_error_takes_over_where_a_model_is_noisier() -> None:
-    variances, pairs = np.array([1.0, 1.0, 1.0, 400.0]), pairs_of(4, against_baseline=False)
-    error, freedom = independent_errors(variances, np.full(4, 5.0), pairs)
-    assert error[2] == pytest.approx((401 / 5) ** 0.5)  # the first and the last
-    assert freedom[2] == pytest.approx(4.04, abs=0.01)  # nearly the four of the noisy one alone
-    assert error[0] == pytest.approx((2 * 403 / 4 / 5) ** 0.5)
-    assert freedom[0] == 16
 
 
 def test_the_command_prints_the_table_of_the_page(capsys: pytest.CaptureFixture[str]) -> None:
@@ -174,9 +163,9 @@ def test_the_numbers_of_the_page_are_those_of_a_simulation() -> None:
     [row] = re.findall(r"^\| larger-SE or Welch \| (.*) \|$", PAGE.read_text(), flags=re.MULTILINE)
     cells = [[float(value) / 100 for value in cell.split(" / ")] for cell in row.split(" | ")]
     for draw, shown in zip(SCENARIOS.values(), cells[: len(SCENARIOS)], strict=True):
-        assert family_wise_error(larger_se_or_own, draw, 5, 1500) == pytest.approx(shown[1], abs=0.02)
+        assert family_wise_error(larger_se_or_pairwise, draw, 5, 1500) == pytest.approx(shown[1], abs=0.02)
     for (against, shift), shown in zip(
         [(False, 3), (False, 5), (True, 3), (True, 5)], cells[len(SCENARIOS) : -1], strict=True
     ):
-        found = power(larger_se_or_own, shift, 5, 1500, against_baseline=against)
+        found = power(larger_se_or_pairwise, shift, 5, 1500, against_baseline=against)
         assert found == pytest.approx(shown[1], abs=0.04)

@@ -1,27 +1,25 @@
 """Verdicts between models: better, worse, equivalent or undecided.
 
 The test is the larger-SE form of Tukey's (all pairs) and Dunnett's (against a baseline), with five seeds or
-more combined with the t-test of each pair. Standard errors are computed in ``pair_errors``, tests in
-``pair_tests``, corrected for the full family. Two models are compared by Welch's t-test. Tasks that are
-solved or not are compared by ``solve_test``. ``docs/statistics.md`` gives reasons, error rates and power.
+more combined with the t-test of each pair (``family``). Two models are compared by Welch's t-test. Tasks
+that are solved or not are compared by ``solve_counts``. ``docs/statistics.md`` gives reasons, error rates and
+power.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
 import numpy as np
 
-from analysis.stats.verdicts.detectable import detectable_differences, seeds_to_decide
-from analysis.stats.verdicts.equivalence import is_equivalent
-from analysis.stats.verdicts.family import MIN_SEEDS, Family, make_family
+from analysis.stats.verdicts.family import MIN_SEEDS, Family, blocked_family, independent_family
 from analysis.stats.verdicts.max_statistic import LEVEL
 
 BETTER, WORSE, EQUIVALENT, UNDECIDED = "better", "worse", "equivalent", "undecided"
-SEED_WORDS = {0: "no seed", 1: "one seed", 2: "two seeds"}
+SEED_COUNTS = {0: "no seed", 1: "one seed", 2: "two seeds"}
 NO_SPREAD = "no spread"
 """Reason if no model of the family has any spread over its seeds."""
 BELOW_MARGIN = "below the margin"
@@ -89,10 +87,8 @@ def verdicts(
         for name, by_seed in scores.items()
     }
     sizes = {name: len(by_seed) for name, by_seed in finite.items()}
-    if (
-        shared_seeds
-        and len(testable := [by_seed for by_seed in finite.values() if len(by_seed) >= MIN_SEEDS]) >= 2
-    ):
+    testable = [by_seed for by_seed in finite.values() if len(by_seed) >= MIN_SEEDS]
+    if shared_seeds and len(testable) >= 2:
         common = set.intersection(*(set(by_seed) for by_seed in testable))
         shared_seeds = len(common) >= MIN_SEEDS
         if shared_seeds:
@@ -102,29 +98,55 @@ def verdicts(
     tested = [name for name in finite if len(finite[name]) >= MIN_SEEDS]
     results = []
     if len(tested) >= 2 and (baseline is None or baseline in tested):
-        family = make_family([finite[name] for name in tested], _index(tested, baseline), shared=shared_seeds)
+        index = None if baseline is None else tested.index(baseline)
+        family = make_family([finite[name] for name in tested], index, shared=shared_seeds)
         results = _of_family(family, tested, margin, baseline is None)
     done = {frozenset((verdict.model, verdict.other)) for verdict in results}
-    all_pairs = (
-        combinations(finite, 2) if baseline is None else ((m, baseline) for m in finite if m != baseline)
-    )
-    rest = [pair for pair in all_pairs if frozenset(pair) not in done]
-    return [*results, *(_untested(*pair, finite, sizes) for pair in rest)]
+    pairs = combinations(finite, 2) if baseline is None else ((m, baseline) for m in finite if m != baseline)
+    for model, other in pairs:
+        if frozenset((model, other)) in done:
+            continue
+        means = [np.mean([*finite[m].values()]) if finite[m] else math.nan for m in (model, other)]
+        fewest = min(sizes[model], sizes[other])
+        reason = SEED_COUNTS.get(fewest, f"fewer than {MIN_SEEDS} seeds in common")
+        results.append(
+            untested(model, other, difference=float(means[0] - means[1]), seeds=fewest, reason=reason)
+        )
+    return results
 
 
-def _index(names: list[str], baseline: str | None) -> int | None:
-    return None if baseline is None else names.index(baseline)
+def make_family(scores: Sequence[Mapping[int, float]], baseline: int | None, *, shared: bool) -> Family:
+    """Return the comparisons of models with ``MIN_SEEDS`` seeds or more; higher scores are better.
+
+    Args:
+        scores: scores of each model, by seed. If seeds are shared, all models have the same seeds.
+        baseline: index of the model that every model is compared with; None for all pairs.
+        shared: True if differences are taken within seeds.
+    """
+    means = np.array([math.fsum(by_seed.values()) / len(by_seed) for by_seed in scores])
+    if shared:
+        seeds = sorted(scores[0])
+        return blocked_family(np.array([[by_seed[s] for s in seeds] for by_seed in scores]), means, baseline)
+    values = [[*by_seed.values()] for by_seed in scores]
+    # Exactly 0 if all values are equal, despite rounding errors.
+    variances = [0.0 if min(v) == max(v) else float(np.var(v, ddof=1)) for v in values]
+    sizes = np.array([float(len(v)) for v in values])
+    return independent_family(means, np.array(variances), sizes, baseline)
 
 
 def _of_family(family: Family, names: list[str], margin: float, either_way: bool) -> list[Verdict]:
     """Return the verdicts of a family; ``either_way`` puts the better mean of a pair first."""
-    p, half = family.p_values(), family.half_widths()
-    equivalent = is_equivalent(family.difference, family.half_widths(2 * LEVEL), margin)
-    detectable, decide = detectable_differences(family, margin), seeds_to_decide(family, margin)
+    p, half, equivalent = family.p_values(), family.half_widths(), family.equivalent(margin)
+    detectable, decide = family.detectable(margin), family.seeds_to_decide(margin)
+    pair_test = "paired t" if family.blocked else "Welch"
+    test = pair_test
+    if family.models > 2:
+        test = f"larger-SE {'Tukey' if either_way else 'Dunnett'}"
+        test += f" or {pair_test}" * (family.pairwise_share > 0) + ", blocked" * family.blocked
     results = []
     for i, (i_model, j_model) in enumerate(family.pairs):
         flip = either_way and family.difference[i] < 0
-        model, peer = (names[j_model], names[i_model]) if flip else (names[i_model], names[j_model])
+        model, other = (names[j_model], names[i_model]) if flip else (names[i_model], names[j_model])
         difference = float(-family.difference[i] if flip else family.difference[i])
         verdict, reason = UNDECIDED, ""
         if math.isnan(p[i]):
@@ -137,25 +159,14 @@ def _of_family(family: Family, names: list[str], margin: float, either_way: bool
             reason = BELOW_MARGIN
         results.append(
             Verdict(
-                model=model, other=peer, difference=difference, standard_error=float(family.tests.error[i]),
-                low=difference - float(half[i]), high=difference + float(half[i]), p=float(p[i]),
-                verdict=verdict, detectable=float(detectable[i]), seeds_to_decide=decide[i], reason=reason,
-                seeds=round(family.seeds[i]), test=family.test,
+                model=model, other=other, difference=difference,
+                standard_error=float(family.errors.error[i]), low=difference - float(half[i]),
+                high=difference + float(half[i]), p=float(p[i]), verdict=verdict,
+                detectable=float(detectable[i]), seeds_to_decide=decide[i], reason=reason,
+                seeds=round(family.seeds[i]), test=test,
             )
         )  # fmt: skip
     return results
-
-
-def _untested(
-    model: str, peer: str, finite: Mapping[str, Mapping[int, float]], sizes: Mapping[str, int]
-) -> Verdict:
-    """Return the verdict of a pair without enough seeds."""
-    means = [np.mean([*finite[name].values()]) if finite[name] else math.nan for name in (model, peer)]
-    fewest = min(sizes[model], sizes[peer])
-    return untested(
-        model, peer, difference=float(means[0] - means[1]), seeds=fewest,
-        reason=SEED_WORDS.get(fewest, f"fewer than {MIN_SEEDS} seeds in common"),
-    )  # fmt: skip
 
 
 def untested(model: str, other: str, *, difference: float, seeds: int, reason: str) -> Verdict:

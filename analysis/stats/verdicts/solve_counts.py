@@ -8,7 +8,8 @@ family-wise error in studies of equal models. It needs at least 10 seeds to dete
 the task against one with a solve rate of 30%.
 
 Counts ignore how far models get that do not solve the task. For all pairs of more than two models, pairs
-with five seeds or more are therefore also compared by ranks (``rank_test``), each test at half of the level.
+with five seeds or more are therefore also compared by ranks (``exact_tests.rank_p``), each test at half of
+the level.
 """
 
 from __future__ import annotations
@@ -23,23 +24,20 @@ import numpy as np
 from scipy import stats
 
 from analysis.stats.shares import rate_difference_interval
-from analysis.stats.verdicts import rank_test
-from analysis.stats.verdicts.detectable import MOST_SEEDS
-from analysis.stats.verdicts.family import MIN_SEEDS
-from analysis.stats.verdicts.max_statistic import LEVEL, POWER, Array
-from analysis.stats.verdicts.verdict_test import (
+from analysis.stats.verdicts.exact_tests import MIN_RANKED, boschloo, boschloo_table, rank_p, shift_interval
+from analysis.stats.verdicts.family import MIN_SEEDS, MOST_SEEDS
+from analysis.stats.verdicts.max_statistic import LEVEL, POWER
+from analysis.stats.verdicts.verdict import (
     BELOW_MARGIN,
     BETTER,
-    SEED_WORDS,
+    SEED_COUNTS,
     UNDECIDED,
     WORSE,
     Verdict,
     untested,
 )
 
-RATES = 400
-"""Number of values of the common rate over which Boschloo's test maximises the probability."""
-TEST = "Boschloo, solve rate"
+COUNT_TEST, RANK_TEST = "Boschloo, solve rate", "Wilcoxon, scores"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +55,7 @@ class _Pair:
 
     @cached_property
     def p_ranks(self) -> float:
-        return 1.0 if self.scores is None else rank_test.rank_p(*self.scores)
+        return 1.0 if self.scores is None else rank_p(*self.scores)
 
     @property
     def share(self) -> float:
@@ -89,14 +87,20 @@ def solve_verdicts(
         margin: difference of scores below which the rank test decides no pair.
     """
     rates = {name: solved / seeds if seeds else math.nan for name, (solved, seeds) in counts.items()}
-    pairs = [(model, peer) for model, peer in combinations(counts, 2)]
     if baseline is None:
-        pairs = [pair if rates[pair[0]] >= rates[pair[1]] else pair[::-1] for pair in pairs]
+        pairs = [(a, b) if rates[a] >= rates[b] else (b, a) for a, b in combinations(counts, 2)]
     else:
         pairs = [(model, baseline) for model in counts if model != baseline]
     enough = [pair for pair in pairs if min(counts[name][1] for name in pair) >= MIN_SEEDS]
     ranked = scores if baseline is None and len(counts) > 2 else None
-    tested = [_pair(names, counts, ranked) for names in enough]
+    tested = []
+    for model, other in enough:
+        pair_scores = None if ranked is None else (ranked[model], ranked[other])
+        if pair_scores is not None and (
+            min(map(len, pair_scores)) < MIN_RANKED or not np.isfinite(np.concatenate(pair_scores)).all()
+        ):
+            pair_scores = None
+        tested.append(_Pair(names=(model, other), counts=(counts[model], counts[other]), scores=pair_scores))
     p_values = [pair.p for pair in tested]
     if baseline is None and tested:
         p_values = stats.false_discovery_control(p_values, method="bh").tolist()
@@ -104,27 +108,12 @@ def solve_verdicts(
     else:
         p_values, comparisons = holm(p_values), float(len(tested))
     results = [_verdict(pair, p, comparisons, margin) for pair, p in zip(tested, p_values, strict=True)]
-    for model, peer in [pair for pair in pairs if pair not in enough]:
-        fewest = min(counts[model][1], counts[peer][1])
-        few = untested(
-            model, peer, difference=rates[model] - rates[peer], seeds=fewest, reason=SEED_WORDS[fewest]
-        )
-        results.append(few)
+    for model, other in pairs:
+        fewest = min(counts[model][1], counts[other][1])
+        if fewest < MIN_SEEDS:
+            difference, reason = rates[model] - rates[other], SEED_COUNTS[fewest]
+            results.append(untested(model, other, difference=difference, seeds=fewest, reason=reason))
     return results
-
-
-def _pair(
-    names: tuple[str, str],
-    counts: Mapping[str, tuple[int, int]],
-    scores: Mapping[str, Sequence[float]] | None,
-) -> _Pair:
-    pair_scores = None if scores is None else (scores[names[0]], scores[names[1]])
-    if pair_scores is not None:
-        few = min(map(len, pair_scores)) < rank_test.MIN_SEEDS
-        pair_scores = (
-            None if few or not np.isfinite([*pair_scores[0], *pair_scores[1]]).all() else pair_scores
-        )
-    return _Pair(names=names, counts=(counts[names[0]], counts[names[1]]), scores=pair_scores)
 
 
 def _verdict(pair: _Pair, p: float, comparisons: float, margin: float) -> Verdict:
@@ -142,7 +131,7 @@ def _verdict(pair: _Pair, p: float, comparisons: float, margin: float) -> Verdic
     return Verdict(
         model=pair.names[0], other=pair.names[1], difference=difference, standard_error=math.sqrt(variance),
         low=low, high=high, p=p, verdict=verdict, detectable=_detectable_rate(rates[1], seeds, comparisons),
-        seeds_to_decide=_seeds(*sorted(rates), comparisons), reason="", seeds=seeds, test=TEST,
+        seeds_to_decide=_seeds(*sorted(rates), comparisons), reason="", seeds=seeds, test=COUNT_TEST,
     )  # fmt: skip
 
 
@@ -150,7 +139,7 @@ def _by_ranks(pair: _Pair, p: float, comparisons: float, margin: float) -> Verdi
     """Return the verdict of a pair that the rank test separates; ``model`` is the better one."""
     assert pair.scores is not None
     names, scores = pair.names, pair.scores
-    difference, low, high = rank_test.shift_interval(*scores, LEVEL * pair.share / comparisons)
+    difference, low, high = shift_interval(*scores, LEVEL * pair.share / comparisons)
     if difference < 0:
         names, difference, low, high = names[::-1], -difference, -high, -low
     surely = difference > margin
@@ -159,46 +148,8 @@ def _by_ranks(pair: _Pair, p: float, comparisons: float, margin: float) -> Verdi
         standard_error=math.hypot(*(np.std(sample, ddof=1) / math.sqrt(len(sample)) for sample in scores)),
         low=low, high=high, p=p, verdict=BETTER if surely else UNDECIDED, detectable=math.nan,
         seeds_to_decide=None, reason="" if surely else BELOW_MARGIN, seeds=min(map(len, scores)),
-        test=rank_test.TEST,
+        test=RANK_TEST,
     )  # fmt: skip
-
-
-@cache
-def boschloo_table(seeds: int, other_seeds: int) -> Array:
-    """Return the two-sided p-value of Boschloo's exact test (1970) for every two counts.
-
-    ``scipy.stats.boschloo_exact`` computes the same for one table at a time, which is slow for the pairs
-    of a study. This function sums the probability of all tables that are as extreme by Fisher's p-value for
-    400 values of the common rate, and returns the largest.
-    """
-    count_a, count_b = np.arange(seeds + 1)[:, None], np.arange(other_seeds + 1)[None, :]
-    all_seeds = seeds + other_seeds
-    greater = _largest_probability(stats.hypergeom.sf(count_a - 1, all_seeds, count_a + count_b, seeds))
-    less = _largest_probability(stats.hypergeom.cdf(count_a, all_seeds, count_a + count_b, seeds))
-    return np.asarray(np.minimum(1.0, 2 * np.minimum(greater, less)))
-
-
-def _largest_probability(fisher: Array) -> Array:
-    """Return for each table the probability of one as extreme by Fisher's p, maximised over common rates."""
-    rates_G = np.sin(np.linspace(0, np.pi / 2, RATES)) ** 2
-    (seeds_a, seeds_b) = (count - 1 for count in fisher.shape)
-    pmf_GT = (
-        stats.binom.pmf(np.arange(seeds_a + 1)[None, :, None], seeds_a, rates_G[:, None, None])
-        * stats.binom.pmf(np.arange(seeds_b + 1)[None, None, :], seeds_b, rates_G[:, None, None])
-    ).reshape(RATES, -1)
-    order = np.argsort(fisher.ravel(), kind="stable")
-    ordered = fisher.ravel()[order]
-    end_of_ties = (
-        np.searchsorted(ordered, ordered * (1 + 1e-12), side="right") - 1
-    )  # includes tables that are equally extreme
-    largest = np.empty(len(order))
-    largest[order] = np.cumsum(pmf_GT[:, order], axis=1).max(axis=0)[end_of_ties]
-    return largest.reshape(fisher.shape)
-
-
-def boschloo(counts_a: tuple[int, int], counts_b: tuple[int, int]) -> float:
-    """Return the two-sided p-value of two counts, each successes of trials."""
-    return float(boschloo_table(counts_a[1], counts_b[1])[counts_a[0], counts_b[0]])
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
@@ -221,13 +172,8 @@ def _power(rates: tuple[float, float], seeds: int, comparisons: float) -> float:
 def _detectable_rate(rate: float, seeds: int, comparisons: float) -> float:
     """Return the smallest difference from a rate that is detected with 80% power; NaN if there is none."""
     for step in range(5, 101, 5):
-        candidates = [
-            candidate for candidate in (rate + step / 100, rate - step / 100) if 0 <= candidate <= 1
-        ]
-        if (
-            candidates
-            and min(_power((candidate, rate), seeds, comparisons) for candidate in candidates) >= POWER
-        ):
+        others = [other for other in (rate + step / 100, rate - step / 100) if 0 <= other <= 1]
+        if others and min(_power((other, rate), seeds, comparisons) for other in others) >= POWER:
             return step / 100
     return math.nan
 

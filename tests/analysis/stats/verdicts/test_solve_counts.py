@@ -4,27 +4,10 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
 import pytest
-from scipy import stats
 
-from analysis.stats.verdicts.solve_test import boschloo, boschloo_table, holm, solve_verdicts
-
-
-@pytest.mark.parametrize(
-    ("first", "second"), [((10, 10), (3, 10)), ((5, 5), (0, 5)), ((2, 7), (9, 12)), ((4, 9), (4, 9))]
-)
-def test_boschloo_agrees_with_scipy(first: tuple[int, int], second: tuple[int, int]) -> None:
-    table = [[first[0], second[0]], [first[1] - first[0], second[1] - second[0]]]
-    expected = min(1.0, stats.boschloo_exact(table).pvalue)
-    assert boschloo(first, second) == pytest.approx(expected, rel=1e-3)
-    assert boschloo(second, first) == pytest.approx(expected, rel=1e-3)
-
-
-@pytest.mark.parametrize("rate", [0.1, 0.3, 0.5, 0.9])
-def test_boschloo_holds_its_level_exactly(rate: float) -> None:
-    weights = stats.binom.pmf(np.arange(13), 12, rate)
-    assert weights @ (boschloo_table(12, 12) < 0.05) @ weights <= 0.05
+from analysis.stats.verdicts.exact_tests import boschloo
+from analysis.stats.verdicts.solve_counts import holm, solve_verdicts
 
 
 def test_holm_by_hand() -> None:

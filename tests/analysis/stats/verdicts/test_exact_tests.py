@@ -1,4 +1,4 @@
-"""Wilcoxon's exact test against SciPy's, with ties by permutations, and the interval of a shift."""
+"""Boschloo's and Wilcoxon's exact tests against SciPy's, ties by permutations, and the shift interval."""
 
 from __future__ import annotations
 
@@ -6,7 +6,23 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from analysis.stats.verdicts.rank_test import rank_p, shift_interval
+from analysis.stats.verdicts.exact_tests import boschloo, boschloo_table, rank_p, shift_interval
+
+
+@pytest.mark.parametrize(
+    ("first", "second"), [((10, 10), (3, 10)), ((5, 5), (0, 5)), ((2, 7), (9, 12)), ((4, 9), (4, 9))]
+)
+def test_boschloo_agrees_with_scipy(first: tuple[int, int], second: tuple[int, int]) -> None:
+    table = [[first[0], second[0]], [first[1] - first[0], second[1] - second[0]]]
+    expected = min(1.0, stats.boschloo_exact(table).pvalue)
+    assert boschloo(first, second) == pytest.approx(expected, rel=1e-3)
+    assert boschloo(second, first) == pytest.approx(expected, rel=1e-3)
+
+
+@pytest.mark.parametrize("rate", [0.1, 0.3, 0.5, 0.9])
+def test_boschloo_holds_its_level_exactly(rate: float) -> None:
+    weights = stats.binom.pmf(np.arange(13), 12, rate)
+    assert weights @ (boschloo_table(12, 12) < 0.05) @ weights <= 0.05
 
 
 @pytest.mark.parametrize(("size", "other"), [(5, 5), (5, 8), (9, 6)])
