@@ -6,7 +6,7 @@
     archbench compare study=bridge probes=cpu
 
 Prints what wins, by how much and how surely, then a table for each task, and one of all tasks that are scored
-by an accuracy; of several studies also what differs between them. Writes results.csv and results.parquet (a
+by an accuracy; for multiple studies also what differs between them. Writes results.csv and results.parquet (a
 row for each run), table.csv, table.md and table.tex (a row for each model), pairs.csv (a row for each two
 models that are compared), slices.csv (a row for each slice of a text of each model), task_grid.csv and
 task_grid.md (all tasks, with the 95% Wilson interval of each rate of solving), verdicts.svg and verdicts.png
@@ -59,7 +59,7 @@ NO_CURVES = pd.DataFrame(columns=["path", "kind", "step", "tokens", "flops", "se
 GRID_WIDTH = 220
 """Characters of a line of the table of all tasks where the output is no terminal."""
 VERDICTS_DPI = 200
-"""Dots per inch of verdicts.png: twice those at which it is shown, for sharp screens."""
+"""Dots per inch of verdicts.png: twice those at which it is displayed, for sharp screens."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +67,7 @@ class CompareConfig:
     """The study to compare, and where the results go."""
 
     study: str = "compare"
-    """The study to read, a folder inside ``runs``; of several, the names with commas between them."""
+    """The study to read, a folder inside ``runs``; for multiple studies, their names separated by commas."""
     runs: str = "runs"
     """The folder of all studies."""
     frame: str = ""
@@ -152,7 +152,7 @@ def read_probes(name: str, runs: Path) -> pd.DataFrame:
         return load_study(runs, name)
     frame = stored_frame(Path(name))
     if len(studies := frame["study"].unique()) > 1:
-        raise ValueError(f"probes={name} has runs of several studies: {', '.join(studies)}; keep one in it")
+        raise ValueError(f"probes={name} has runs of multiple studies: {', '.join(studies)}; keep one in it")
     return frame
 
 
@@ -215,8 +215,8 @@ def figure_files(comparison: Comparison) -> dict[str, str | bytes]:
     if comparison.correlations is not None and (drawn := bridge_figure(comparison.correlations)) is not None:
         contents["bridge.svg"] = figure_bytes(drawn, "svg")
     if comparison.config.figures:
-        shown = {name: figure for name, figure in comparison.page.figures.items() if figure is not None}
-        for name, figure in shown.items():
+        figures = {name: figure for name, figure in comparison.page.figures.items() if figure is not None}
+        for name, figure in figures.items():
             contents |= {f"figures/{name}.{kind}": printed(figure, kind) for kind in FILE_FORMATS}
     return contents
 

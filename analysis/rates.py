@@ -9,8 +9,8 @@ extends the grid of a model whose best learning rate is at its edge. Writes RUNS
 which study=confirm reads.
 
 Where a study sweeps other settings too, prints a table of all points of each backbone's grid, and the test
-score of the best one. Test scores of the others are not shown: whoever compares them chooses on the test
-split.
+score of the best one. Test scores of the other settings are not printed: whoever compares them chooses on
+the test split.
 
 A rate or point is chosen by its mean over all seeds. Those that lack seeds, or diverged, are not chosen.
 """
@@ -22,7 +22,6 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import rich.box
@@ -86,8 +85,8 @@ def render(rates: pd.DataFrame, best: pd.DataFrame) -> list[Table]:
     """Return one table for each task and scale: arms by learning rates, the chosen one in brackets."""
     tables = []
     for (task, scale), arms in best.groupby(["task", "scale"], sort=True):
-        here = rates[(rates["task"] == task) & (rates["scale"] == scale)]
-        grid = sorted(here["learning_rate"].unique())
+        table_rates = rates[(rates["task"] == task) & (rates["scale"] == scale)]
+        grid = sorted(table_rates["learning_rate"].unique())
         title = f"{task}, {scale}: validation by learning rate, best in [ ]"
         table = Table(box=rich.box.SIMPLE, title=title)
         table.add_column("model")
@@ -112,12 +111,12 @@ def note(arm: pd.Series) -> str:
     if pd.isna(arm["learning_rate"]):
         return "every rate diverged: extend it downwards"
     missing = ", ".join(map(str, arm["missing"]))
-    found = [f"not chosen: seeds that other models have are missing ({missing})"] * bool(missing)
-    found += [f"at the {arm['edge']} edge of the grid: extend it"] * bool(arm["edge"])
+    notes = [f"not chosen: seeds that other models have are missing ({missing})"] * bool(missing)
+    notes += [f"at the {arm['edge']} edge of the grid: extend it"] * bool(arm["edge"])
     undecided = " or ".join(f"{rate:g}" for rate in arm["undecided"])
-    found += [f"undecided: {undecided} may be as good"] * bool(undecided)
-    found += [f"{plural(arm['rates'], 'rate')}: a grid has {MIN_RATES} or more"] * (arm["rates"] < MIN_RATES)
-    return "; ".join(found)
+    notes += [f"undecided: {undecided} may be as good"] * bool(undecided)
+    notes += [f"{plural(arm['rates'], 'rate')}: a grid has {MIN_RATES} or more"] * (arm["rates"] < MIN_RATES)
+    return "; ".join(notes)
 
 
 def _cell(value: float | None, best: bool) -> str:
@@ -127,8 +126,8 @@ def _cell(value: float | None, best: bool) -> str:
     return f"\\[{value:.3f}]" if best else f"{value:.3f}"
 
 
-def chosen(study: str, best: pd.DataFrame) -> dict[str, Any]:
-    """The content of rates.yaml: the study, its seeds, and what was chosen for each arm."""
+def chosen(study: str, best: pd.DataFrame) -> dict[str, object]:
+    """Return the content of rates.yaml: the study, its seeds, and what was chosen for each arm."""
     arms = []
     for _, arm in _decided(best).iterrows():
         arms.append(
@@ -153,14 +152,14 @@ def _decided(best: pd.DataFrame) -> pd.DataFrame:
 
 def by_task(best: pd.DataFrame) -> dict[str, dict[str, float]]:
     """The rates as ``study.values.learning_rate`` of study/compare.yaml has them."""
-    found: dict[str, dict[str, float]] = {}
+    rates: dict[str, dict[str, float]] = {}
     for _, arm in _decided(best).iterrows():
-        found.setdefault(str(arm["task"]), {})[str(arm["backbone"])] = float(arm["learning_rate"])
-    return found
+        rates.setdefault(str(arm["task"]), {})[str(arm["backbone"])] = float(arm["learning_rate"])
+    return rates
 
 
 def extend(config: RatesConfig) -> None:
-    """Train the next rate of every arm whose best is at an edge, until there is none.
+    """Train the next rate of every arm with its best rate at an edge, until no arm has one.
 
     Raises ValueError where a command fails, an optimum stays at the edge for ``MAX_ROUNDS`` rounds, or the
     study varies more than learning rates.
@@ -174,16 +173,16 @@ def extend(config: RatesConfig) -> None:
         if at_edge.empty:
             return
         for _, arm in at_edge.iterrows():
-            words = extension(arm, rates)
-            print(f"extending: {typed_command('train', *words)}", flush=True)
-            code = run_python(["-m", "experiments.train", *words]).returncode
+            overrides = extension(arm, rates)
+            print(f"extending: {typed_command('train', *overrides)}", flush=True)
+            code = run_python(["-m", "experiments.train", *overrides]).returncode
             if code not in (0, DIVERGED):
-                raise ValueError(f"the command above ended with exit code {code}: its message says why")
+                raise ValueError(f"the command above ended with exit code {code}: see its message")
     raise ValueError(f"study={config.study}: still at the edge after {MAX_ROUNDS} rounds: look at its runs")
 
 
 def prepare(config: RatesConfig) -> Swept:
-    """Read a study, after its grid is extended where that was asked for. Raises ValueError."""
+    """Read a study, after its grid is extended, if configured. Raises ValueError."""
     if config.extend:
         extend(config)
     runs = Path(config.runs)
@@ -240,9 +239,9 @@ def publish_grid(swept: Swept) -> None:
 def render_grid(grid: pd.DataFrame) -> list[Table]:
     """A table for each group: points by validation, the test score of the chosen one."""
     tables = []
-    for place, points in grid.groupby(GROUP, sort=True):
+    for key, points in grid.groupby(GROUP, sort=True):
         metric = next((str(name) for name in points["metric"] if name), "no scores yet")
-        table = Table(box=rich.box.SIMPLE, title=f"{', '.join(map(str, place))}: {metric.replace('_', ' ')}")
+        table = Table(box=rich.box.SIMPLE, title=f"{', '.join(map(str, key))}: {metric.replace('_', ' ')}")
         table.add_column("settings", overflow="fold")
         for name in ("validation", "seeds", "test"):
             table.add_column(name, justify="right", no_wrap=True)
@@ -265,7 +264,7 @@ def _estimate(mean: float, half: float | None) -> str:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Return the exit code: 0, or 2 where the person asked for something that is not there."""
+    """Return the exit code: 0, or 2 for a mistake in the arguments."""
     return run_command(__doc__, RatesConfig, arguments, prepare, publish)
 
 

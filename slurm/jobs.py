@@ -43,7 +43,7 @@ def commands(
     cluster: ClusterConfig,
     folder: Path,
     runs: Sequence[StudyRun],
-    words: Sequence[str],
+    arguments: Sequence[str],
     max_running: int | None = None,
 ) -> dict[str, list[str]]:
     """Return the sbatch commands in order, by job; ``$NAME`` is a placeholder for the id of an earlier job.
@@ -55,7 +55,7 @@ def commands(
         cluster: the cluster's file.
         folder: folder of the submission, ``runs/STUDY/slurm/ID``.
         runs: runs of the study; those with an array task are submitted.
-        words: arguments of experiments.train for the full study.
+        arguments: arguments of experiments.train for the full study.
         max_running: maximum number of concurrent tasks of each array; None for no limit.
     """
     study, base = folder.parents[1], ["sbatch", "--parsable", *cluster.common_options()]
@@ -64,7 +64,7 @@ def commands(
     jobs = {
         "prepare": [
             *base, f"--job-name={name}-prepare", log_file(folder, "prepare.out"),
-            "slurm/module.sbatch", "experiments.prepare", *words,
+            "slurm/module.sbatch", "experiments.prepare", *arguments,
         ],
     }  # fmt: skip
     groups = by_allocation([run for run in runs if run.task is not None])
@@ -93,26 +93,26 @@ class SubmitOptions:
     max_running: int | None = None
     """Tasks of the array that may run at once; by default without limit."""
     cluster: str = CLUSTER
-    """File of cluster settings; slurm/cluster.env.example shows what it holds."""
+    """File of cluster settings; slurm/cluster.env.example describes its variables."""
 
     def __post_init__(self) -> None:
         if self.max_running is not None and self.max_running < 1:
             raise ValueError(f"max_running={self.max_running} must be at least 1, or null for no limit")
 
 
-def dry_run(jobs: Mapping[str, list[str]], command: str, words: Sequence[str]) -> list[str]:
+def dry_run(jobs: Mapping[str, list[str]], command: str, arguments: Sequence[str]) -> list[str]:
     """Return the lines of a dry run: the sbatch command of each job, and the command that submits them.
 
     Args:
         jobs: from ``commands``, for a folder named ID, which does not exist.
         command: the command of the dry run, such as ``slurm submit``.
-        words: its arguments.
+        arguments: its arguments.
     """
-    words = [word for word in words if not word.startswith("submit=")]
+    arguments = [argument for argument in arguments if not argument.startswith("submit=")]
     return [
         *(f"  {name}: {shlex.join(job)}" for name, job in jobs.items()),
         "Nothing was submitted. This submits the jobs, and makes the folder that is named ID above:",
-        f"  {typed_command(command, *words, 'submit=true')}",
+        f"  {typed_command(command, *arguments, 'submit=true')}",
     ]
 
 

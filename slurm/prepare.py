@@ -5,8 +5,8 @@
 
 Three jobs: ``plan`` looks at the dataset and learns the tokenizer where one is learned; ``parts`` is the
 array; ``merge`` makes the parts that are still missing and puts all together. A task that is preempted or
-killed loses the parts it was at. The same command again continues. Besides its own options it takes the words
-of archbench prepare. Call it from the root of the checkout.
+killed loses the parts it was at. The same command again continues. It also accepts the arguments of
+archbench prepare. Call it from the root of the checkout.
 """
 
 from __future__ import annotations
@@ -40,32 +40,32 @@ class SubmitPreparationConfig(SubmitOptions):
             raise ValueError(f"tasks={self.tasks} must be at least 1")
 
 
-def split(words: Sequence[str]) -> tuple[SubmitPreparationConfig, list[str]]:
-    """Return the options of this command, and the words for experiments.prepare. Raises ConfigError."""
-    config, others = split_words(SubmitPreparationConfig, words)
+def split(arguments: Sequence[str]) -> tuple[SubmitPreparationConfig, list[str]]:
+    """Return the options of this command, and the arguments for experiments.prepare. Raises ConfigError."""
+    config, others = split_words(SubmitPreparationConfig, arguments)
     if redact(others) != others:
         raise ConfigError(
-            "an argument looks like a secret, and would stand in the command lines of the jobs, which others "
-            "can read: export it as a variable of the environment instead"
+            "an argument looks like a secret, and would be in the command lines of the jobs, which other "
+            "users can read: export it as a variable of the environment instead"
         )
-    for word in others:
-        if word.partition("=")[0] in ("stage", "share"):
-            raise ConfigError(f"{word}: archbench slurm prepare gives each job its own; leave it out")
+    for argument in others:
+        if argument.partition("=")[0] in ("stage", "share"):
+            raise ConfigError(f"{argument}: archbench slurm prepare gives each job its own; leave it out")
     split_words(PrepareConfig, others)
     return config, others
 
 
 def commands(
-    cluster: ClusterConfig, config: SubmitPreparationConfig, words: Sequence[str], logs: Path
+    cluster: ClusterConfig, config: SubmitPreparationConfig, arguments: Sequence[str], logs: Path
 ) -> dict[str, list[str]]:
-    """Return the sbatch commands in order, by job; ``$NAME`` stands for the id of an earlier job."""
+    """Return the sbatch commands in order, by job; ``$NAME`` is replaced by the id of an earlier job."""
     limit = f"%{config.max_running}" if config.max_running else ""
 
     def job(name: str, output: str, *options: str, stage: Sequence[str]) -> list[str]:
         return [
             "sbatch", "--parsable", *cluster.common_options(), f"--job-name=archbench-prepare-{name}",
             log_file(logs, output), "--open-mode=append", *options, "slurm/module.sbatch",
-            "experiments.prepare", *words, *stage,
+            "experiments.prepare", *arguments, *stage,
         ]  # fmt: skip
 
     return {
@@ -81,9 +81,9 @@ def commands(
     }
 
 
-def submit(words: Sequence[str]) -> None:
+def submit(arguments: Sequence[str]) -> None:
     """Print or submit the jobs. Raises RunError."""
-    config, others = split(words)
+    config, others = split(arguments)
     if not Path("slurm/module.sbatch").exists():
         raise ConfigError(f"{Path.cwd()} is not the root of the checkout: run this command from there")
     cluster = chosen_cluster(config.cluster)
@@ -96,16 +96,16 @@ def submit(words: Sequence[str]) -> None:
         logs.mkdir(parents=True)
         print(*submit_jobs(jobs), f"Logs in {logs}.", sep="\n")
         return
-    print(*dry_run(jobs, "slurm prepare", words), sep="\n")
+    print(*dry_run(jobs, "slurm prepare", arguments), sep="\n")
 
 
-def main(words: Sequence[str]) -> int:
+def main(arguments: Sequence[str]) -> int:
     """Return the exit code."""
     guard_streams()
-    if shows_help(SubmitPreparationConfig, __doc__ or "", words):
+    if shows_help(SubmitPreparationConfig, __doc__ or "", arguments):
         return 0
     try:
-        submit(words)
+        submit(arguments)
     except RunError as error:
         return failed(error)
     return 0

@@ -8,7 +8,7 @@ preempted     stopped with a checkpoint; resumes when its job runs again or is s
 done          complete
 diverged, oom, failed    ended with an error, which the table shows
 unreadable    its record is damaged, as the table shows
-refused       cannot begin, for the reason that the table shows; submitting it again does not help
+refused       cannot begin, for the reason in the table; submitting it again does not help
 interrupted   killed: it has begun, has no result, and is not in the queue; submit again
 missing       not begun, and not in the queue; submit again
 
@@ -89,35 +89,35 @@ def state_of(run: StudyRun, task: Task | None) -> str:
 
 def rows(study: Path) -> list[Row]:
     """Return a row for every run of the study's submissions. Raises RunError."""
-    found = submissions(study)
-    if not found:
+    existing = submissions(study)
+    if not existing:
         if not study.parent.is_dir():
             raise ConfigError(f"runs={study.parent}: there is no such folder{nearest_folder(study.parent)}")
         have = [path.parent.name for path in study.parent.glob("*/slurm")]
         raise ConfigError(
             f"study={study.name}: nothing was submitted into {study.parent}/{nearest(study.name, have)}"
         )
-    names = [each.name for each in found]
+    names = [submission.name for submission in existing]
     queue, accounts = queued_tasks(names), finished_tasks(names)
     newest: dict[str, StudyRun] = {}
     tasks: dict[str, Task] = {}
     waiting: dict[str, Task] = {}
-    held = allocated_seconds(names)
+    seconds = allocated_seconds(names)
     allocated: dict[str, float] = {}
-    for each in found:
-        for run in each.runs:
+    for submission in existing:
+        for run in submission.runs:
             newest[run.key] = run
             if run.task is None:
                 continue
-            index = (each.name, run.task)
-            allocated[run.key] = allocated.get(run.key, 0.0) + held.get(index, 0.0)
+            index = (submission.name, run.task)
+            allocated[run.key] = allocated.get(run.key, 0.0) + seconds.get(index, 0.0)
             if index in queue:
                 waiting[run.key] = queue[index]
             elif index in accounts:
                 tasks[run.key] = accounts[index]
-    known = {Path(run.folder) for run in newest.values()}
+    folders = {Path(run.folder) for run in newest.values()}
     for folder, result in refusals(study):  # those that no submission has
-        if folder not in known:
+        if folder not in folders:
             newest[result.key] = StudyRun(
                 key=result.key, name=result.cell, seed=result.seed, folder=str(folder), words=[]
             )
@@ -134,48 +134,43 @@ def rows(study: Path) -> list[Row]:
     ]
 
 
-def table(found: Sequence[Row]) -> rich.table.Table:
+def table(study_rows: Sequence[Row]) -> rich.table.Table:
     """Return the rows as a table for the terminal."""
-    shown = rich.table.Table(box=rich.box.SIMPLE)
+    runs_table = rich.table.Table(box=rich.box.SIMPLE)
     numbers = ("seed", "step", "tokens/s", "MFU", "left", "goodput")
     for name in ("run", "seed", "state", *numbers[1:], "task", "SLURM says", "where, why"):
-        shown.add_column(name, justify="right" if name in numbers else "left", no_wrap=name != "where, why")
-    for row in sorted(found, key=lambda row: (row.run.name, row.run.key)):
+        runs_table.add_column(
+            name, justify="right" if name in numbers else "left", no_wrap=name != "where, why"
+        )
+    for row in sorted(study_rows, key=lambda row: (row.run.name, row.run.key)):
         task = row.task or Task(job="", state="")
         if row.state == "done":
             task = Task(job=task.job, state="")
-        shown.add_row(
+        now, going = row.progress, row.state in ("running", "preempted", "waiting")
+        goodput = now.goodput(row.allocated)
+        runs_table.add_row(
             row.run.key.rpartition("-")[0],
             str(row.run.seed),
             row.state,
-            *_numbers(row),
+            "" if now.step is None else f"{now.step:,}",
+            "" if now.tokens_per_second is None else count(now.tokens_per_second),
+            "" if now.mfu is None else f"{now.mfu:.0%}",
+            clock(now.seconds_left) if going and now.seconds_left is not None else "",
+            "" if goodput is None else f"{goodput:.0%}",
             task.job,
             task.state,
             row.message if row.state in EXPLAINED else task.nodes_or_reason,
         )
-    return shown
+    return runs_table
 
 
-def _numbers(row: Row) -> list[str]:
-    """Return step, tokens per second, MFU, time left and goodput of a run as text."""
-    now, going = row.progress, row.state in ("running", "preempted", "waiting")
-    share = now.goodput(row.allocated)
-    return [
-        "" if now.step is None else f"{now.step:,}",
-        "" if now.tokens_per_second is None else count(now.tokens_per_second),
-        "" if now.mfu is None else f"{now.mfu:.0%}",
-        clock(now.seconds_left) if going and now.seconds_left is not None else "",
-        "" if share is None else f"{share:.0%}",
-    ]
-
-
-def summary(found: Sequence[Row]) -> list[str]:
+def summary(study_rows: Sequence[Row]) -> list[str]:
     """Return sentences: how much of the allocated time trained, and how many runs are in which state."""
-    counts = Counter(row.state for row in found)
-    states = ", ".join(f"{number} {state}" for state, number in counts.items())
-    lines = [f"{len(found)} {'run' if len(found) == 1 else 'runs'}: {states}"]
-    if allocated := sum(row.allocated for row in found):
-        trained = sum(row.progress.seconds for row in found if row.allocated)
+    counts = Counter(row.state for row in study_rows)
+    states = ", ".join(f"{n} {state}" for state, n in counts.items())
+    lines = [f"{len(study_rows)} {'run' if len(study_rows) == 1 else 'runs'}: {states}"]
+    if allocated := sum(row.allocated for row in study_rows):
+        trained = sum(row.progress.seconds for row in study_rows if row.allocated)
         lines.insert(
             0,
             f"goodput {trained / allocated:.0%}: {clock(trained)} of training in {clock(allocated)} of tasks",
@@ -183,16 +178,18 @@ def summary(found: Sequence[Row]) -> list[str]:
     return lines
 
 
-def publish(found: Sequence[Row]) -> None:
+def publish(study_rows: Sequence[Row]) -> None:
     """Print the table."""
-    rich.console.Console(highlight=False, width=None if sys.stdout.isatty() else WIDTH).print(table(found))
-    print(*summary(found), sep="\n")
+    rich.console.Console(highlight=False, width=None if sys.stdout.isatty() else WIDTH).print(
+        table(study_rows)
+    )
+    print(*summary(study_rows), sep="\n")
 
 
-def main(words: Sequence[str]) -> int:
+def main(arguments: Sequence[str]) -> int:
     """Return the exit code."""
     return run_command(
-        __doc__, StatusConfig, words,
+        __doc__, StatusConfig, arguments,
         lambda config: rows((Path(config.runs) / config.study).absolute()), publish,
     )  # fmt: skip
 

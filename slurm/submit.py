@@ -4,7 +4,7 @@
     archbench slurm submit study=compare submit=true runs_per_task=4      submits it
     archbench slurm submit -m backbone=decoder,mamba seed=0,1,2 study.name=mine submit=true
 
-Besides its own options it takes the words of archbench train. Runs that have ended or are already in the
+It also accepts the arguments of archbench train. Runs that have ended or are already in the
 queue are left out, so the same command submits only the missing runs. Call it from the root of the checkout.
 """
 
@@ -56,61 +56,63 @@ class Plan:
 
     runs: list[StudyRun]
     refused: list[str]
-    """Mistakes in the configurations of the others."""
+    """Mistakes in the remaining configurations."""
     refusals: list[tuple[AskedCell, RunError]] = field(default_factory=list)
-    """The cells that they refuse, to be recorded when the others are submitted."""
+    """Their run configurations, which are recorded as rejected when the remaining ones are submitted."""
     study: Path = Path()
     """``runs/STUDY``, absolute."""
     stored: int = 0
     """Runs that a frame of results holds (``study.stored``): they count as done."""
 
-    def leave_out(self, sweep: DictConfig, words: Sequence[str], reason: str) -> None:
+    def leave_out(self, sweep: DictConfig, arguments: Sequence[str], reason: str) -> None:
         """Add a cell that cannot be composed; its reason is printed already."""
-        self.refusals.append((AskedCell.uncomposed(sweep, words), ConfigError(reason)))
+        self.refusals.append((AskedCell.uncomposed(sweep, arguments), ConfigError(reason)))
 
 
-def split(words: Sequence[str]) -> tuple[SubmitConfig, list[str]]:
-    """Return the options of this command, and the words for experiments.train. Raises ConfigError."""
-    if redact(list(words)) != list(words):
+def split(arguments: Sequence[str]) -> tuple[SubmitConfig, list[str]]:
+    """Return the options of this command, and the arguments of experiments.train. Raises ConfigError."""
+    if redact(list(arguments)) != list(arguments):
         raise ConfigError(
-            "an argument looks like a secret. It would stand in runs.json and in the command lines of the "
-            "jobs, which others can read: export it as a variable of the environment instead"
+            "an argument looks like a secret. It would be in runs.json and in the command lines of the "
+            "jobs, which other users can read: export it as a variable of the environment instead"
         )
-    return split_words(SubmitConfig, words)
+    return split_words(SubmitConfig, arguments)
 
 
-def plan_runs(words: Sequence[str], cluster: ClusterConfig | None = None, *, packed: bool = False) -> Plan:
+def plan_runs(
+    arguments: Sequence[str], cluster: ClusterConfig | None = None, *, packed: bool = False
+) -> Plan:
     """Compose every run of a study, in this process.
 
     Builds no model. Opens data only to price runs whose device states its peak, for their time limit.
 
     Args:
-        words: for experiments.train.
+        arguments: of experiments.train.
         cluster: the cluster's file; None for a cluster's defaults.
-        packed: True where several runs share a task: its time limit is then that of the cluster's file.
+        packed: True if multiple runs share a task: its time limit is then that of the cluster's file.
 
     Raises:
-        ConfigError: the cluster's time limit is none.
+        ConfigError: the cluster's time limit is invalid.
     """
-    planned, cluster = Plan(runs=[], refused=[]), cluster or ClusterConfig()
+    plan, cluster = Plan(runs=[], refused=[]), cluster or ClusterConfig()
     limits = TimeLimits(cluster.time)
 
     def collect(cfg: DictConfig) -> None:
         from experiments.run.settings import read_settings  # imports torch, which --help need not wait for
         from experiments.run.stored_rows import stored_status
 
-        # As typed: ${oc.env:NAME} is read by the job, and its value, which may be a secret, stands nowhere.
-        typed_words: Any = OmegaConf.to_container(HydraConfig.get().overrides.task, resolve=False)
-        chosen = [str(word) for word in typed_words]
+        # As typed: ${oc.env:NAME} is read by the job, and its value, which may be a secret, is not written.
+        typed_arguments: Any = OmegaConf.to_container(HydraConfig.get().overrides.task, resolve=False)
+        chosen = [str(argument) for argument in typed_arguments]
         try:
             settings = read_settings(read_sections(cfg))
         except RunError as error:
-            planned.refused.append(f"{' '.join(chosen)}: {error}")
-            planned.refusals.append((AskedCell.composed(cfg), error))
+            plan.refused.append(f"{' '.join(chosen)}: {error}")
+            plan.refusals.append((AskedCell.composed(cfg), error))
             return
-        planned.study = (settings.runs / settings.study.name).absolute()
+        plan.study = (settings.runs / settings.study.name).absolute()
         if stored_status(settings) is not None:
-            planned.stored += 1
+            plan.stored += 1
             return
         run = StudyRun(
             key=settings.key,
@@ -125,18 +127,18 @@ def plan_runs(words: Sequence[str], cluster: ClusterConfig | None = None, *, pac
         if not packed and run.status not in FINAL:
             time = limits.limit(settings, run.allocation.processes)
             run = dataclasses.replace(run, allocation=dataclasses.replace(run.allocation, time=time))
-        planned.runs.append(run)
+        plan.runs.append(run)
 
-    sys.argv = [sys.argv[0], *words, "hydra/launcher=basic"]
-    start(collect, refused=lambda sweep, chosen, reason: planned.leave_out(sweep, chosen, reason))
-    return planned
+    sys.argv = [sys.argv[0], *arguments, "hydra/launcher=basic"]
+    start(collect, refused=lambda sweep, chosen, reason: plan.leave_out(sweep, chosen, reason))
+    return plan
 
 
 def _search_path() -> list[str]:
     """Return ``--config-dir`` as it was given, for the commands of the runs."""
     sources = HydraConfig.get().runtime.config_sources
     given = [source.path for source in sources if source.provider == "command-line"]
-    return [word for path in given for word in ("--config-dir", path)]
+    return [argument for path in given for argument in ("--config-dir", path)]
 
 
 def missing(runs: Sequence[StudyRun], queued: Mapping[str, Task]) -> list[StudyRun]:
@@ -146,76 +148,76 @@ def missing(runs: Sequence[StudyRun], queued: Mapping[str, Task]) -> list[StudyR
 
 def in_queue(study: Path) -> dict[str, Task]:
     """Return the waiting or running array tasks of a study, by run key. Raises RunError."""
-    found = submissions(study)
-    tasks = queued_tasks([each.name for each in found])
+    existing = submissions(study)
+    tasks = queued_tasks([submission.name for submission in existing])
     return {
-        run.key: tasks[each.name, run.task]
-        for each in found
-        for run in each.runs
-        if run.task is not None and (each.name, run.task) in tasks
+        run.key: tasks[submission.name, run.task]
+        for submission in existing
+        for run in submission.runs
+        if run.task is not None and (submission.name, run.task) in tasks
     }
 
 
 def assign(runs: Sequence[StudyRun], chosen: Sequence[StudyRun], runs_per_task: int) -> list[StudyRun]:
     """Return all runs; the chosen ones get their array task. Equal allocations are neighbours."""
     tasks: dict[str, int] = {}
-    first = 0
+    start = 0
     for _, group in by_allocation(chosen):
-        tasks |= {run.key: first + i // runs_per_task for i, run in enumerate(group)}
-        first += -(-len(group) // runs_per_task)
+        tasks |= {run.key: start + i // runs_per_task for i, run in enumerate(group)}
+        start += -(-len(group) // runs_per_task)
     return [dataclasses.replace(run, task=tasks.get(run.key)) for run in runs]
 
 
-def submit(words: Sequence[str]) -> int:
+def submit(arguments: Sequence[str]) -> int:
     """Plan, print and submit the jobs; return the exit code. Raises RunError."""
-    config, others = split(words)
+    config, others = split(arguments)
     if not Path("slurm/study.sbatch").exists():
         raise ConfigError(
             f"{Path.cwd()} is not the root of the checkout: run archbench slurm submit from there"
         )
     cluster = chosen_cluster(config.cluster)
-    planned = plan_runs(others, cluster, packed=config.runs_per_task > 1)
+    plan = plan_runs(others, cluster, packed=config.runs_per_task > 1)
     if config.runs_per_task > 1:
-        _check_packing(config, planned.runs)
-    for refused in planned.refused:
+        _check_packing(config, plan.runs)
+    for refused in plan.refused:
         sys.stderr.write(f"error: {refused}\n")
-    failure = ConfigError.exit_code if planned.refusals else 0
+    failure = ConfigError.exit_code if plan.refusals else 0
     if config.submit:
-        for asked, error in planned.refusals:
-            asked.refuse(error)
-    if planned.stored:
-        verb = "is a row" if planned.stored == 1 else "are rows"
-        print(f"{plural(planned.stored, 'run')} {verb} of study.stored, and done.")
-    if not planned.runs:
+        for cell, error in plan.refusals:
+            cell.refuse(error)
+    if plan.stored:
+        verb = "is a row" if plan.stored == 1 else "are rows"
+        print(f"{plural(plan.stored, 'run')} {verb} of study.stored, and done.")
+    if not plan.runs:
         return failure
-    queued = in_queue(planned.study)
-    chosen = missing(planned.runs, queued)
-    waiting = sum(run.status not in FINAL for run in planned.runs) - len(chosen)
-    ended = len(planned.runs) - len(chosen) - waiting
+    queued = in_queue(plan.study)
+    chosen = missing(plan.runs, queued)
+    waiting = sum(run.status not in FINAL for run in plan.runs) - len(chosen)
+    ended = len(plan.runs) - len(chosen) - waiting
     print(
-        f"Study {planned.study.name}: {plural(len(planned.runs), 'run')}, {ended} ended, "
+        f"Study {plan.study.name}: {plural(len(plan.runs), 'run')}, {ended} ended, "
         f"{waiting} in the queue, {len(chosen)} to submit."
     )
     for run in chosen:
         if run.status == RunStatus.REFUSED:
-            print(f"{run.key} was refused, and will be again unless this was mended: {run.message}")
+            print(f"{run.key} was rejected, and will be again unless this was fixed: {run.message}")
     if not chosen:
         return failure
-    runs = assign(planned.runs, chosen, config.runs_per_task)
+    runs = assign(plan.runs, chosen, config.runs_per_task)
     if config.submit:
-        folder = new_folder(planned.study)
+        folder = new_folder(plan.study)
         write_submission(folder, runs)
         jobs = commands(cluster, folder, runs, others, config.max_running)
         print(*submit_jobs(jobs), sep="\n", flush=True)
-        print(f"Logs in {folder}. To watch: {study_command('slurm status', planned.study)}")
+        print(f"Logs in {folder}. To watch: {study_command('slurm status', plan.study)}")
         return failure
-    jobs = commands(cluster, planned.study / "slurm" / "ID", runs, others, config.max_running)
-    print(*dry_run(jobs, "slurm submit", words), sep="\n")
+    jobs = commands(cluster, plan.study / "slurm" / "ID", runs, others, config.max_running)
+    print(*dry_run(jobs, "slurm submit", arguments), sep="\n")
     return failure
 
 
 def _check_packing(config: SubmitConfig, runs: Sequence[StudyRun]) -> None:
-    """Refuse to let runs of several processes share a task. Raises ConfigError."""
+    """Check that runs of multiple processes do not share a task. Raises ConfigError."""
     for run in runs:
         if run.allocation.processes > 1:
             raise ConfigError(
@@ -225,13 +227,13 @@ def _check_packing(config: SubmitConfig, runs: Sequence[StudyRun]) -> None:
             )
 
 
-def main(words: Sequence[str]) -> int:
+def main(arguments: Sequence[str]) -> int:
     """Return the exit code."""
     guard_streams()
-    if shows_help(SubmitConfig, __doc__ or "", words):
+    if shows_help(SubmitConfig, __doc__ or "", arguments):
         return 0
     try:
-        return submit(words)
+        return submit(arguments)
     except RunError as error:
         return failed(error)
 

@@ -90,13 +90,13 @@ class Findings:
 
     def figures(self) -> dict[str, Figure]:
         f = self.frames
-        found = {"coactivation": coactivation_figure(f["coactivation"])}
+        drawn = {"coactivation": coactivation_figure(f["coactivation"])}
         if "training" in f:
-            found["training"] = training_figure(f["training"], f["load"])
+            drawn["training"] = training_figure(f["training"], f["load"])
         for name, group in (("domains", "domain"), ("kinds", "kind")):
             if name in f:
-                found[name] = share_figure(f[name], group)
-        return found
+                drawn[name] = share_figure(f[name], group)
+        return drawn
 
     def markdown(self) -> str:
         notes = (f"- {escaped(note)}" for note in self.notes)
@@ -137,8 +137,8 @@ def find_out(config: ExpertsAnalysisConfig) -> Findings:
         notes.append(f"the task is no corpus of text: domains ({', '.join(DOMAINS)}) are left out")
     if tokenizer is None:
         notes.append("the task has no text: kinds of words are left out")
-    kept = {name: frame for name, frame in frames.items() if not frame.empty or name in ALWAYS}
-    return Findings(description=saved.description, frames=kept, notes=notes)
+    frames = {name: frame for name, frame in frames.items() if not frame.empty or name in ALWAYS}
+    return Findings(description=saved.description, frames=frames, notes=notes)
 
 
 def _written(token: int, piece: bytes) -> str:
@@ -173,7 +173,7 @@ def publish(findings: Findings, folder: Path) -> None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """The exit code: 0, 2 where the person asked for something that is not there, or that of the error."""
+    """The exit code: 0, 2 for a mistake in the arguments, or that of the error."""
     return run_command(__doc__, ExpertsAnalysisConfig, arguments, prepare, lambda found: publish(*found))
 
 

@@ -1,4 +1,4 @@
-"""Decide registered claims of the field, and print published numbers beside ours, from stored runs.
+"""Decide registered claims of the field, and print published numbers next to ours, from stored runs.
 
     archbench findings [claim=NAME] [runs=runs] [--own-runs]
     archbench findings out=docs
@@ -54,17 +54,17 @@ class FindingsConfig:
     frames: str = "docs/results"
     """The folder of our frames, FRAME.parquet each."""
     runs: str = "runs"
-    """The folder of all studies; runs of a track that are there count beside those of its frame."""
+    """The folder of all studies; runs of a track in it count in addition to those of its frame."""
     own_runs: bool = False
-    """Judge by the runs in RUNS alone, and by no results that are kept."""
+    """Judge only by the runs in RUNS, not by stored results."""
     out: str = ""
     """The folder of the pages; empty for none."""
 
     def __post_init__(self) -> None:
         if self.claim and self.out:
-            raise ValueError(f"out={self.out}: the pages hold all claims; leave claim= or out= away")
+            raise ValueError(f"out={self.out}: the pages have all claims; leave out claim= or out=")
         if self.own_runs and self.out:
-            raise ValueError(f"out={self.out}: the pages are of kept results; leave --own-runs or out= away")
+            raise ValueError(f"out={self.out}: the pages are of stored results; leave out --own-runs or out=")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,8 +93,9 @@ def publish(config: FindingsConfig, decided: Decided) -> None:
     """Print the verdicts, and write the pages."""
     if decided.findings:
         table = rich.table.Table("claim", "verdict", "difference", box=rich.box.SIMPLE_HEAD, pad_edge=False)
-        for each in decided.findings:
-            table.add_row(f"{each.name}: {each.claim.claim}", each.verdict, difference(each))
+        for finding in decided.findings:
+            label = f"{finding.name}: {finding.claim.claim}"
+            table.add_row(label, finding.verdict, difference(finding))
         rich.console.Console(highlight=False, width=None if sys.stdout.isatty() else WIDTH).print(table)
     if decided.published:
         print(published_page.text(decided.published), end="")

@@ -54,7 +54,7 @@ class Claim:
     def __post_init__(self) -> None:
         for key in ("claim", "source", "refuted_by", "known", "setting", "not_shown", "workload"):
             if not getattr(self, key):
-                raise ValueError(f"{key} is empty: a record says it")
+                raise ValueError(f"{key} is empty: a record needs it")
         if self.relation not in RELATIONS:
             raise ValueError(f"relation={self.relation!r}{nearest(self.relation, RELATIONS)}")
         if self.effect <= 0:

@@ -105,7 +105,7 @@ class Record:
     def __post_init__(self) -> None:
         for key in ("title", "source", "place", "setting", "differs", "command", "unit"):
             if not getattr(self, key):
-                raise ValueError(f"{key} is empty: a record says it")
+                raise ValueError(f"{key} is empty: a record needs it")
         for key, options in (("tier", TIERS), ("direction", DIRECTIONS)):
             if getattr(self, key) not in options:
                 raise ValueError(f"{key}={getattr(self, key)!r}{nearest(getattr(self, key), options)}")
@@ -113,7 +113,7 @@ class Record:
         if not names or len(set(names)) < len(names):
             raise ValueError(f"rows need names of their own, there are: {', '.join(names) or 'none'}")
         if self.orders and self.direction == "none":
-            raise ValueError("direction=none: an order needs to know which numbers are better")
+            raise ValueError("direction=none: an order needs to know which values are better")
         for name in (name for order in self.orders for name in (*order.better, *order.worse)):
             if name not in names:
                 raise ValueError(f"orders: there is no row '{name}'{nearest(name, names)}")

@@ -76,7 +76,7 @@ def _scores(frame: pd.DataFrame, selection: Mapping[str, str], test: str) -> Val
         chosen = chosen[chosen[column].astype(str) == value]
     chosen = chosen[finished(chosen)]
     if chosen["seed"].duplicated().any():
-        raise DataError(f"where: {dict(selection)} picks several runs of one seed; name the arm too")
+        raise DataError(f"where: {dict(selection)} picks multiple runs of one seed; name the arm too")
     scores: Values = {}
     for run in chosen.itertuples():
         tests = json.loads(str(run.further)) if test else {"": run.score}

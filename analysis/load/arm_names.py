@@ -1,6 +1,6 @@
 """Names for the arms of a study, and the settings in which they differ.
 
-The name of an arm tells it from all others of its table. Where it needs settings for that, as in ``decoder
+The name of an arm is unique in its table. If that needs settings, as in ``decoder
 kind=alibi``, tables split it again: ``split_name``.
 """
 

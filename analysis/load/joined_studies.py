@@ -1,4 +1,4 @@
-"""Join the runs of several studies, where these can be compared.
+"""Join the runs of multiple studies, if they can be compared.
 
 Studies that share a task at one scale must have the same data and the same score. Other differences between
 them are in the column ``studies_differ``, which tables print.
@@ -33,17 +33,17 @@ MOST_VALUES = 4
 
 
 def join_studies(frames: list[pd.DataFrame]) -> pd.DataFrame:
-    """Return the runs of some studies as one frame. A run that several have counts once, in the first.
+    """Return the runs of some studies as one frame. A run that more than one has counts once, in the first.
 
     Args:
         frames: of one study each, from ``analysis.load.study``.
 
     Raises:
-        ValueError: two of them cannot be compared; the message says where and why.
+        ValueError: two of them cannot be compared; the message has the reason.
     """
-    for number, frame in enumerate(frames):
-        for other in frames[:number]:
-            _check(other, frame)
+    for index, frame in enumerate(frames):
+        for previous in frames[:index]:
+            _check(previous, frame)
     joined = pd.concat(frames, ignore_index=True)
     again = joined.duplicated(["cell", "digest", "seed"])
     differ = _differences(frames)
@@ -53,12 +53,12 @@ def join_studies(frames: list[pd.DataFrame]) -> pd.DataFrame:
     return joined[~again].reset_index(drop=True).assign(studies_differ=json.dumps(differ))
 
 
-def _check(first: pd.DataFrame, second: pd.DataFrame) -> None:
+def _check(frame_a: pd.DataFrame, frame_b: pd.DataFrame) -> None:
     """Raise ValueError where two studies share a task at one scale, but neither data nor score."""
-    names = [str(frame["study"].iloc[0]) for frame in (first, second)]
+    names = [str(frame["study"].iloc[0]) for frame in (frame_a, frame_b)]
     by_key = [
         frame[frame["status"] == "complete"].groupby([*TASK_SCALE, "likelihood"], dropna=False)
-        for frame in (first, second)
+        for frame in (frame_a, frame_b)
     ]
     for key in [key for key in by_key[0].groups if key in by_key[1].groups]:
         for column, label in {"fingerprint": "data (fingerprints)", **SCORING}.items():

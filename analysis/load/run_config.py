@@ -66,7 +66,7 @@ def _sections(text: str) -> dict[str, str]:
     Runs of a study share most sections to the letter, so that few have to be parsed.
     """
     starts = [match.start() for match in re.finditer(r"^\w+:", text, flags=re.MULTILINE)]
-    if text[: starts[0] if starts else None].strip():  # something else stands first, such as flow style
+    if text[: starts[0] if starts else None].strip():  # something else comes first, such as flow style
         config = parse_yaml(text)
         if not isinstance(config, dict):
             raise ValueError("it has no sections")

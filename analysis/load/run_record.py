@@ -98,7 +98,7 @@ def read_run(folder: Path) -> RunRecord:
 
 
 def _points(curve: list[dict[str, object]]) -> dict[str, npt.NDArray[np.float64]]:
-    """Return the numbers of each key but ``kind``; lines of the same keys are converted together."""
+    """Return the values of each key but ``kind``; lines of the same keys are converted together."""
     groups: dict[tuple[str, ...], list[int]] = {}
     for index, line in enumerate(curve):
         groups.setdefault(tuple(line), []).append(index)
@@ -111,7 +111,7 @@ def _points(curve: list[dict[str, object]]) -> dict[str, npt.NDArray[np.float64]
         ]
         try:
             numbers = np.fromiter(chain.from_iterable(values), np.float64)
-        except (TypeError, ValueError):  # something else among the numbers
+        except (TypeError, ValueError):  # something else among the values
             numbers = np.array([_number(value) for column in values for value in column], np.float64)
         contiguous = indices[-1] - indices[0] + 1 == len(indices)
         selection = slice(indices[0], indices[-1] + 1) if contiguous else indices
@@ -171,7 +171,7 @@ def _run_row(folder: Path, corrupt: int) -> RunRow:
 
 
 def _result_columns(folder: Path, result: RunResult | None) -> RunRow:
-    """Return the columns of result.json; those of an incomplete run where there is none."""
+    """Return the columns of result.json; those of an incomplete run without one."""
     metrics = [] if result is None else result.metrics
     row: RunRow = {name: getattr(result, name, None) for name in RESULT_TEXTS}
     row["status"] = str(RunStatus.INCOMPLETE if result is None else result.status)
@@ -197,7 +197,7 @@ def _result_columns(folder: Path, result: RunResult | None) -> RunRow:
 def _score_columns(metrics: list[Metric]) -> RunRow:
     """Return all metrics as SPLIT_METRIC columns, and the first of the test split as the score."""
     score = next((metric for metric in metrics if metric.split == "test"), None)
-    # In words, which part of the split was scored.
+    # A description of the part of the split that was scored.
     setting = None if score is None else score.scored
     if score is not None and setting is not None:
         if setting == SAMPLE:
@@ -232,7 +232,7 @@ def _bytes(path: Path) -> bytes | None:
 def _lines(path: Path) -> tuple[list[dict[str, object]], int]:
     """Return the JSON objects of a JSONL file, and the number of other lines: a killed run ends mid-line.
 
-    Where all lines look whole, they are read as one list, which is several times as fast.
+    Where all lines look whole, they are read as one list, which is much faster.
     """
     content = _bytes(path)
     if content is None:

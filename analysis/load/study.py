@@ -23,7 +23,7 @@ from experiments.runtime.errors import nearest, nearest_folder
 from experiments.tracking.study_folders import StudyFolders
 
 LEADING = ("step", "tokens", "flops", "seconds")
-"""Columns of every history, after ``path`` and ``kind``; the others follow in alphabetical order."""
+"""Columns of every history, after ``path`` and ``kind``; the remaining ones follow in alphabetical order."""
 
 
 def load_study(runs: Path, study: str) -> pd.DataFrame:
@@ -31,7 +31,7 @@ def load_study(runs: Path, study: str) -> pd.DataFrame:
 
     Args:
         runs: the folder of all studies.
-        study: the study's name, a folder inside ``runs``; of several, the names with commas between them.
+        study: the study's name, a folder inside ``runs``; or multiple names, separated by commas.
 
     Raises:
         ValueError: no such study, no run in it, studies that cannot be compared, or ``study.against`` names

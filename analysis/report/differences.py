@@ -65,15 +65,15 @@ def panels(arms: pd.DataFrame, frame: pd.DataFrame) -> list[Panel]:
         frame: from ``load_study``.
     """
     colours = {arm: look["color"] for arm, look in styles(frame).items()}
-    found = []
+    study_panels = []
     for (task, scale), rows in arms.groupby(TASK_SCALE, sort=True):
         models = rows[ranked(rows)]
         body = table_rows(models, table_columns(models, wide=False)) if len(models) else []
         for group in dict.fromkeys(row.group for row in body):
-            own = pd.DataFrame([row.source for row in body if row.group == group])
-            if own["gain"].notna().any():
-                found.append(_panel(f"{task}, {scale}", group, own, colours))
-    return found
+            group_rows = pd.DataFrame([row.source for row in body if row.group == group])
+            if group_rows["gain"].notna().any():
+                study_panels.append(_panel(f"{task}, {scale}", group, group_rows, colours))
+    return study_panels
 
 
 def _panel(title: str, group: str, rows: pd.DataFrame, colours: dict[str, str]) -> Panel:
@@ -83,23 +83,24 @@ def _panel(title: str, group: str, rows: pd.DataFrame, colours: dict[str, str]) 
     room = PADDING * (high - low or 1.0)
     low, high = low - room, high + room
 
-    def place(value: float) -> float | None:
+    def percent(value: float) -> float | None:
         return round(100 * (value - low) / (high - low), 2) if math.isfinite(value) else None
 
     bars = [
         Bar(
-            arm=str(row["arm"]), colour=colours[str(row["arm"])], middle=place(gains["gain"][index]),
-            low=place(gains["gain_low"][index]), high=place(gains["gain_high"][index]),
+            arm=str(row["arm"]), colour=colours[str(row["arm"])], middle=percent(gains["gain"][index]),
+            low=percent(gains["gain_low"][index]), high=percent(gains["gain_high"][index]),
             baseline=row["arm"] == row["baseline"],
             decided=row["verdict"] in (BETTER, WORSE, EQUIVALENT), text=verdict_text(row),
         )
         for index, row in rows.head(MOST_ROWS).iterrows()
     ]  # fmt: skip
     ticks = [tick for tick in MaxNLocator(nbins=TICKS).tick_values(low, high) if low <= tick <= high]
-    first = rows.iloc[0]
-    kind = f"{group}, " if group else ""
+    row = rows.iloc[0]
+    prefix = f"{group}, " if group else ""
     return Panel(
-        title=title, subtitle=f"{kind}{str(first['metric']).replace('_', ' ')} against {first['baseline']}",
-        zero=place(0.0) or 0.0, ticks=[(place(tick) or 0.0, f"{tick:+g}" if tick else "0") for tick in ticks],
+        title=title, subtitle=f"{prefix}{str(row['metric']).replace('_', ' ')} against {row['baseline']}",
+        zero=percent(0.0) or 0.0,
+        ticks=[(percent(tick) or 0.0, f"{tick:+g}" if tick else "0") for tick in ticks],
         bars=bars, more=max(0, len(rows) - MOST_ROWS),
     )  # fmt: skip

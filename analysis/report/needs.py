@@ -46,7 +46,7 @@ def needs(frame: pd.DataFrame, history: pd.DataFrame, names: Iterable[str]) -> d
         names: of the figures that are empty, of ``analysis.report.page.find``.
     """
     again = () if finished(frame).all() else training_commands(frame)
-    found: dict[str, Callable[[], Need]] = {
+    reasons: dict[str, Callable[[], Need]] = {
         "learning_curves": lambda: Need(
             reason="Runs were validated, but none has ended, which says what its score is"
             if (history["kind"] == "validation").any()
@@ -72,22 +72,22 @@ def needs(frame: pd.DataFrame, history: pd.DataFrame, names: Iterable[str]) -> d
         "performance_profiles": lambda: Need(reason=_tasks(frame), commands=(_train("state_tracking"),)),
         "gradient_norms": lambda: Need(reason="No gradient norms were logged"),
     }
-    return {name: need() for name, need in found.items() if name in names}
+    return {name: need() for name, need in reasons.items() if name in names}
 
 
 def training_commands(frame: pd.DataFrame, *more: str) -> tuple[str, ...]:
-    """Return the commands that train the missing runs of a frame's studies, with further words.
+    """Return the commands that train the missing runs of a frame's studies, with further overrides.
 
     Of a study that is not in ``conf/study/`` the command of its runs is repeated, where it was recorded.
     """
-    found = []
+    commands = []
     for study, runs in frame.groupby("study", sort=True):
         recorded = runs["command"].dropna()
         command = train_command(_runs_folder(runs) / str(study), *more)
         if not command and len(recorded):
             command = typed_command("train", *train_words(recorded.mode().iloc[0]), *more)
-        found.append(command)
-    return tuple(dict.fromkeys(filter(None, found)))
+        commands.append(command)
+    return tuple(dict.fromkeys(filter(None, commands)))
 
 
 def _train(study: str) -> str:
@@ -149,8 +149,8 @@ def _sizes(frame: pd.DataFrame, history: pd.DataFrame) -> str:
 def _costs(frame: pd.DataFrame) -> str:
     arms = arm_table(frame)
     arms = with_costs(arms[ranked(arms)], None)
-    known = arms.groupby(TYPE, dropna=False)[list(measured_costs(frame))].count()
-    most = _most(known.max(axis=1))
+    counts = arms.groupby(TYPE, dropna=False)[list(measured_costs(frame))].count()
+    most = _most(counts.max(axis=1))
     return _lacking(2, most, "model", "of one likelihood type that have learned their task, of known cost")
 
 

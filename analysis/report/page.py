@@ -134,7 +134,7 @@ def render_page(frame: pd.DataFrame, history: pd.DataFrame, content: Findings | 
 
 
 def plot_json(figure: go.Figure) -> Markup:
-    """Return a figure as JSON that can stand inside a script element."""
+    """Return a figure as JSON that can be inside a script element."""
     if sum(trace.showlegend is not False for trace in figure.data) > LEGEND:
         figure = go.Figure(figure).update_layout(showlegend=False)
     text = TAG.sub("&lt;", str(figure.to_json()))  # Plotly takes tags in names for markup, such as links
@@ -202,7 +202,7 @@ def _sections(frame: pd.DataFrame, history: pd.DataFrame, content: Findings) -> 
 def inline_svg(svg: str) -> Markup:
     """Return an SVG file of Matplotlib as an element of the page.
 
-    The style in it is for every element of a document, so that it is given to those of this one alone.
+    Its style is for every element of a document, so it is restricted to the elements of this file.
     """
     element = re.sub(r"<metadata>.*?</metadata>", "", svg[svg.index("<svg") :], flags=re.DOTALL)
     return Markup(element.replace("*{", ".drawn svg *{"))

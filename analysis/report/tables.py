@@ -117,7 +117,7 @@ def run_table(frame: pd.DataFrame) -> Grid:
 
 
 def provenance(frame: pd.DataFrame) -> list[tuple[str, list[tuple[str, int]]]]:
-    """Return each title of ``PROVENANCE`` with the recorded values and their numbers of runs."""
+    """Return each title of ``PROVENANCE`` with the recorded values and how many runs have each."""
     values = []
     for column, label in PROVENANCE.items():
         counts = frame[column].dropna().astype(str).value_counts(sort=True)

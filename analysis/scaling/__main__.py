@@ -87,10 +87,10 @@ def fit_points(config: ScalingConfig) -> list[Shown]:
     """Fit a CSV file: its table, and what it was checked against. Raises DataError."""
     points = read_points(Path(config.points))
     try:
-        found = fit(points, drop=config.drop, bootstraps=config.bootstraps, seed=config.seed)
+        law = fit(points, drop=config.drop, bootstraps=config.bootstraps, seed=config.seed)
     except ValueError as error:
         raise DataError(f"points={config.points}: {error}") from error
-    return [points_table(Path(config.points).name, found), *checks(found)]
+    return [points_table(Path(config.points).name, law), *checks(law)]
 
 
 def fit_study(config: ScalingConfig) -> list[Shown]:
@@ -100,20 +100,22 @@ def fit_study(config: ScalingConfig) -> list[Shown]:
     points = study_points(frame, load_history(runs, study))
     if points.empty:
         raise DataError(f"study={study}: no complete run was validated by a metric where lower is better")
-    shown: list[Shown] = [f"Warning: {warning}." for warning in condition_warnings(frame)]
+    parts: list[Shown] = [f"Warning: {warning}." for warning in condition_warnings(frame)]
     for (task, likelihood, metric), group in points.groupby(["task", "likelihood", "metric"], dropna=False):
         fits = {}
-        for line, own in group.groupby("line", sort=True):
+        for line, runs_of_line in group.groupby("line", sort=True):
             try:
-                fits[str(line)] = fit(own, drop=config.drop, bootstraps=config.bootstraps, seed=config.seed)
+                fits[str(line)] = fit(
+                    runs_of_line, drop=config.drop, bootstraps=config.bootstraps, seed=config.seed
+                )
             except ValueError as error:
-                shown.append(f"{task}: {line} is not fitted: {error}")
+                parts.append(f"{task}: {line} is not fitted: {error}")
         if fits:
-            asked = frame["baseline"].dropna()
-            baseline = asked.iloc[0] if len(asked) and asked.iloc[0] in fits else next(iter(fits))
+            declared = frame["baseline"].dropna()
+            baseline = declared.iloc[0] if len(declared) and declared.iloc[0] in fits else next(iter(fits))
             title = f"{task}: {metric} ({likelihood}) = E + A N^-alpha + B D^-beta; in brackets 95% bootstrap"
-            shown.append(study_table(title, fits, baseline))
-    return shown
+            parts.append(study_table(title, fits, baseline))
+    return parts
 
 
 def prepare(config: ScalingConfig) -> list[Shown]:
@@ -121,10 +123,10 @@ def prepare(config: ScalingConfig) -> list[Shown]:
     return fit_points(config) if config.points else fit_study(config)
 
 
-def publish(shown: list[Shown]) -> None:
+def publish(parts: list[Shown]) -> None:
     """Print the tables."""
     console = Console(width=None if sys.stdout.isatty() else WIDTH, highlight=False, soft_wrap=True)
-    for part in shown:
+    for part in parts:
         console.print(part, markup=False)
 
 

@@ -5,7 +5,7 @@
 Tokens per second, milliseconds and the peak of memory, all axes logarithmic, a column of panels for each
 number of sequences, each number of tokens of a training step and each limit on memory; one colour for each
 backbone, that of the other figures. mode=sample is drawn against denoising steps. Writes ``speed_MODE.svg``
-and ``speed_MODE.md``. Where a cell was measured several times, the last one counts.
+and ``speed_MODE.md``. If a cell was measured more than once, the last one counts.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class SpeedConfig:
     mode: str = "decode"
     """``decode``, ``prefill``, ``train`` or ``sample``."""
     baseline: str = "decoder"
-    """Backbone that the others are compared with, where it is among them."""
+    """Backbone that the remaining ones are compared with, if it was measured."""
 
     def __post_init__(self) -> None:
         if self.mode not in MODES:
@@ -90,17 +90,17 @@ def _table(frame: pd.DataFrame, across: str, baseline: str) -> list[str]:
     heads = ["backbone", "sequences", *["tokens"] * len(lengths)]
     rules = ["---", *["--:"] * (len(heads) - 1 + len(columns))]
     lines = [_line([*heads, *(f"{value:,}" for value in columns)]), _line(rules)]
-    for key, own in frame.groupby(["order", "group", *lengths], sort=True):
-        by = own.set_index(["backbone", across])
-        for backbone in sorted(own["backbone"].unique()):
-            shown = []
+    for key, rows in frame.groupby(["order", "group", *lengths], sort=True):
+        by = rows.set_index(["backbone", across])
+        for backbone in sorted(rows["backbone"].unique()):
+            cells = []
             for value in columns:
                 row, base = (
                     by.loc[(b, value)] if (b, value) in by.index else None for b in (backbone, baseline)
                 )
-                shown.append(_cell(row, None if backbone == baseline else base))
+                cells.append(_cell(row, None if backbone == baseline else base))
             lines.append(
-                _line([backbone, _named(own.iloc[0]), *(f"{length:,}" for length in key[2:]), *shown])
+                _line([backbone, _named(rows.iloc[0]), *(f"{length:,}" for length in key[2:]), *cells])
             )
     return lines
 
@@ -146,7 +146,7 @@ def publish(config: SpeedConfig, frame: pd.DataFrame) -> None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """The exit code: 0, or 2 where the person asked for something that is not there."""
+    """Return the exit code: 0, or 2 for a mistake in the arguments."""
     return run_command(__doc__, SpeedConfig, arguments, prepare, lambda found: publish(*found))
 
 

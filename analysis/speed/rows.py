@@ -81,16 +81,16 @@ def load_speed(path: Path, mode: str) -> pd.DataFrame:
 
 
 def load_all_modes(path: Path) -> pd.DataFrame:
-    """Return the complete cells of every mode that was measured. Raises ValueError where there is none."""
-    found, missing = [], []
+    """Return the complete cells of every mode that was measured. Raises ValueError if there is no mode."""
+    frames, missing = [], []
     for mode in MODES:
         try:
-            found.append(load_speed(path, mode))
+            frames.append(load_speed(path, mode))
         except ValueError as error:
             missing.append(str(error))
-    if not found:
+    if not frames:
         raise ValueError(missing[0])
-    return pd.concat(found, ignore_index=True)
+    return pd.concat(frames, ignore_index=True)
 
 
 def _check(path: Path, frame: pd.DataFrame) -> None:

@@ -22,7 +22,7 @@ def recall_grid(table: pd.DataFrame) -> Grid | None:
     """Return the scores of each model on tokens that do and do not repeat an earlier n-gram of their window.
 
     Args:
-        table: from ``slice_table``, of one task and scale; the result is None if it has no such slices.
+        table: from ``slice_table``, of one task and scale; returns None if it has no such slices.
     """
     rows = table[table["by"] == RECALL]
     if rows.empty:

@@ -6,8 +6,8 @@
 
 Each workload is a part: its learning rates are swept on the tuning seed, with equally many trials for every
 model, and chosen on validation; then the test seeds are trained. Runs that ended, in run folders or in the
-frame kept beside the track's page, are not trained again, so that a track can be stopped and started, goes on
-on another machine, and a model that is added is trained alone. The rules of each track: docs/tracks/.
+frame stored next to the track's page, are not trained again: a track can be stopped, resumed, and continued
+on another machine, and for an added model only its runs are trained. The rules of each track: docs/tracks/.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from experiments.config.options import run_command
 
 DOCS = CONF.parent / "docs" / "tracks"
 REFERENCE = "decoder"
-"""The model whose gains and losses by slice of a text the others are shown against."""
+"""The model whose gains and losses by slice of a text the other models are compared with."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,15 +72,15 @@ class TrackConfig:
     miniature: bool = False
     """Shrink every run to one of seconds, in a study of its own, to try the track out."""
     own_runs: bool = False
-    """Train runs of which results are kept too, and make tables of the runs in RUNS alone."""
+    """Also train runs with stored results, and make tables only of the runs in RUNS."""
 
     def __post_init__(self) -> None:
         if not self.track:
             raise ValueError("name a track: laptop, cpu, gpu or cluster, as in: archbench track cpu")
         if self.publish and (self.miniature or self.dry_run):
-            raise ValueError("--publish beside --miniature or --dry-run: there is nothing to publish")
+            raise ValueError("--publish with --miniature or --dry-run: there is nothing to publish")
         if self.publish and self.own_runs:
-            raise ValueError("--publish beside --own-runs: the kept results would be lost")
+            raise ValueError("--publish with --own-runs: the stored results would be lost")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,7 +103,7 @@ class Part:
 
 
 def prepare(config: TrackConfig) -> Part:
-    """Return what a command asks for. Raises ValueError."""
+    """Return the parts of a track to run. Raises ValueError."""
     track = read_track(config.track, config.config_dir)
     workloads = [track.workload(name).name for name in _names(config.workloads)]
     overrides = [f"runs={config.runs}"]
@@ -240,7 +240,7 @@ def _names(text: str) -> list[str]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Return the exit code: 0, or 2 where the person asked for something that is not there."""
+    """Return the exit code: 0, or 2 for a mistake in the arguments."""
     options = list(arguments)
     if options and "=" not in options[0] and not options[0].startswith("-"):
         options[0] = f"track={options[0]}"

@@ -52,7 +52,7 @@ def train(overrides: Sequence[str]) -> None:
     print(typed_command("train", *overrides), flush=True)
     code = run_python(["-m", "experiments.train", *overrides]).returncode
     if code not in (0, DIVERGED, REFUSED):
-        raise ValueError(f"the command above ended with exit code {code}: its message says why")
+        raise ValueError(f"the command above ended with exit code {code}: see its message")
 
 
 def show_plan(overrides: Sequence[str]) -> None:

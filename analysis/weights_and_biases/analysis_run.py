@@ -45,7 +45,7 @@ class Contents:
 
     @property
     def run_id(self) -> str:
-        """The same for a study whenever it is asked."""
+        """The same in every call for a study."""
         name = f"analysis-{self.study}"
         return name if len(name) <= 64 else f"analysis-{hashlib.sha256(name.encode()).hexdigest()[:16]}"
 
@@ -57,7 +57,7 @@ class Contents:
         return hashlib.sha256(text.encode() + b"".join(self.figures.values())).hexdigest()
 
 
-def contents(frame: pd.DataFrame, found: Findings) -> Contents:
+def contents(frame: pd.DataFrame, page: Findings) -> Contents:
     """What is uploaded of a study; paths on this machine and command lines are not."""
     frame = frame.drop(columns=["path", "command"])
     frame = frame.assign(message=[redact(text) for text in frame["message"]])
@@ -65,9 +65,7 @@ def contents(frame: pd.DataFrame, found: Findings) -> Contents:
     return Contents(
         study=str(frame["study"].iloc[0]),
         tables=tables,
-        figures={
-            name: printed(figure, "png") for name, figure in found.figures.items() if figure is not None
-        },
+        figures={name: printed(figure, "png") for name, figure in page.figures.items() if figure is not None},
         files={f"{name}.parquet": parquet(table) for name, table in tables.items()}
         | {f"{name}.csv": csv_text(table).encode() for name, table in tables.items()},
         warnings=study_warnings(frame),
@@ -88,7 +86,7 @@ def upload_analysis(folder: Path, contents: Contents, *, mode: str, project: str
     """``uploaded``, or ``already there`` where the study has nothing new. Raises what W&B does.
 
     Args:
-        folder: of the study; a mark in it says what was uploaded where.
+        folder: of the study; a mark in it records what was uploaded where.
         mode: ``online``, or ``offline`` to write W&B's files into ``folder/wandb``.
     """
     mark = folder / MARK
@@ -103,21 +101,26 @@ def upload_analysis(folder: Path, contents: Contents, *, mode: str, project: str
         job_type="analysis",
     )
     config = TrackingConfig(mode=mode, project=project, entity=entity)
-    said = {"study": contents.study, "spec": SPEC, "content": contents.digest, "warnings": contents.warnings}
-    run = start(config, identity, folder, said)
+    metadata = {
+        "study": contents.study,
+        "spec": SPEC,
+        "content": contents.digest,
+        "warnings": contents.warnings,
+    }
+    run = start(config, identity, folder, metadata)
     import wandb
 
-    with tempfile.TemporaryDirectory() as kept:
-        shown: dict[str, Any] = {}
+    with tempfile.TemporaryDirectory() as temporary:
+        media: dict[str, object] = {}
         for name, table in contents.tables.items():
             columns: list[str | int] = [str(column) for column in table.columns]
-            shown[f"tables/{name}"] = wandb.Table(columns=columns, data=rows(table), allow_mixed_types=True)
+            media[f"tables/{name}"] = wandb.Table(columns=columns, data=rows(table), allow_mixed_types=True)
         for name, figure in contents.figures.items():
-            path = Path(kept) / f"{name}.png"
+            path = Path(temporary) / f"{name}.png"
             path.write_bytes(figure)
-            shown[f"figures/{name}"] = wandb.Image(str(path))
-        run.log(shown)
-        frames = wandb.Artifact(f"{contents.run_id}-frames", type="frames", metadata=said)
+            media[f"figures/{name}"] = wandb.Image(str(path))
+        run.log(media)
+        frames = wandb.Artifact(f"{contents.run_id}-frames", type="frames", metadata=metadata)
         for name, content in contents.files.items():
             with frames.new_file(name, mode="wb") as file:
                 file.write(content)

@@ -48,7 +48,7 @@ class DashboardConfig(WandbConfig):
 
     def __post_init__(self) -> None:
         if "," in self.study:
-            raise ValueError(f"study={self.study}: a dashboard shows one study; send each alone")
+            raise ValueError(f"study={self.study}: a dashboard shows one study; send one at a time")
         if self.output and not self.dry_run:
             raise ValueError("output= is for a dry run: add --dry-run")
 
@@ -117,10 +117,10 @@ class Saved(TypedDict):
 
 def save_views(mark: Path, workspace: Any, report: Any, place: str) -> str:
     """Save both under the ids that the mark remembers, so that they are replaced and not doubled."""
-    known = read_mark(mark) or {}
-    if known.get("place") == place and mismatch(known, Saved) is None:
-        workspace._internal_name, workspace._internal_id = known["workspace"]
-        report.id = known["report"]
+    saved = read_mark(mark) or {}
+    if saved.get("place") == place and mismatch(saved, Saved) is None:
+        workspace._internal_name, workspace._internal_id = saved["workspace"]
+        report.id = saved["report"]
     workspace.save()
     report.save()
     ids = [workspace._internal_name, workspace._internal_id]

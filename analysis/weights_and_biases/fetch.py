@@ -106,14 +106,14 @@ def _download(run: Any, folder: Path) -> None:
         file.download(root=str(folder), replace=True)
 
 
-def fetch(found: Iterator[tuple[str, Download]], config: WandbConfig) -> int:
+def fetch(records: Iterator[tuple[str, Download]], config: WandbConfig) -> int:
     """Download every run, printing the outcome of each; return how many have files that cannot be used."""
     unusable = 0
-    for run_id, download in found:
-        with tempfile.TemporaryDirectory() as kept:
-            download(Path(kept))
+    for run_id, download in records:
+        with tempfile.TemporaryDirectory() as temporary:
+            download(Path(temporary))
             try:
-                outcome = place(Path(kept) / FOLDER, Path(config.runs), config.study)
+                outcome = place(Path(temporary) / FOLDER, Path(config.runs), config.study)
             except DataError as error:
                 outcome = f"cannot be used: {error}"
                 unusable += 1

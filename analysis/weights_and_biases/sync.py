@@ -58,9 +58,9 @@ def publish(config: SyncConfig, folders: Sequence[Path]) -> int:
     return int(failed)
 
 
-def main(words: Sequence[str]) -> int:
+def main(arguments: Sequence[str]) -> int:
     """Return the exit code; ``--help`` lists them."""
-    return run_command(__doc__, SyncConfig, words, prepare, lambda found: publish(*found))
+    return run_command(__doc__, SyncConfig, arguments, prepare, lambda found: publish(*found))
 
 
 if __name__ == "__main__":

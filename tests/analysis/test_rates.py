@@ -103,9 +103,7 @@ def test_extending_stops_where_training_cannot(
 ) -> None:
     monkeypatch.setattr(rates, "run_python", lambda words: CompletedProcess(words, 2))
     assert main(["study=rates", f"runs={swept}", "--extend"]) == 2
-    assert (
-        capsys.readouterr().err == "error: the command above ended with exit code 2: its message says why\n"
-    )
+    assert capsys.readouterr().err == "error: the command above ended with exit code 2: see its message\n"
 
 
 @pytest.mark.parametrize(

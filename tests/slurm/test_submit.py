@@ -108,7 +108,7 @@ def test_resubmitting_a_refused_run_says_why_it_will_not_help(
     assert submit.submit(["study=mine"]) == 0
     printed = capsys.readouterr().out
     assert (
-        f"{run(folder).key} was refused, and will be again unless this was mended: 10 is too small" in printed
+        f"{run(folder).key} was rejected, and will be again unless this was fixed: 10 is too small" in printed
     )
     assert "1 to submit" in printed
 

@@ -80,7 +80,7 @@ def verdicts(
     if direction not in ("lower", "higher"):
         raise ValueError(f"direction={direction} is neither 'lower' nor 'higher'")
     if baseline is not None and baseline not in scores:
-        raise ValueError(f"baseline={baseline} is none of the models: {', '.join(scores)}")
+        raise ValueError(f"baseline={baseline} is not one of the models: {', '.join(scores)}")
     sign = 1.0 if direction == "higher" else -1.0
     finite = {
         name: {seed: sign * score for seed, score in by_seed.items() if math.isfinite(score)}

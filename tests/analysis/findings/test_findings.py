@@ -146,7 +146,7 @@ def test_own_runs_count_without_what_is_kept(decided: Any, tmp_path: Path) -> No
 
 def test_the_page_is_of_kept_results(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([f"out={tmp_path}", "--own-runs"]) == 2
-    assert "kept results" in capsys.readouterr().err
+    assert "stored results" in capsys.readouterr().err
 
 
 def test_the_command_writes_the_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

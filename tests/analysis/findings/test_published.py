@@ -81,7 +81,7 @@ def test_failed_runs_have_no_number_and_ambiguous_ones_are_refused(frames: Path)
     record, frame = Record(**FACTS, rows=[Row(name="A")]), planted(frames)
     frame.loc[frame["arm"] == "a", "status"] = ["complete", "diverged", "oom"]
     assert row_values(Row(name="A", where={"arm": "a"}), record, frame) == {0: 0.9}
-    with pytest.raises(DataError, match="several runs of one seed"):
+    with pytest.raises(DataError, match="multiple runs of one seed"):
         row_values(Row(name="A", where={"task": "recall"}), record, frame)
     with pytest.raises(DataError, match="no column 'arms'; did you mean 'arm'"):
         row_values(Row(name="A", where={"arms": "a"}), record, frame)
@@ -205,7 +205,7 @@ def test_bad_arguments_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["publishd=x"]) == 2
     assert "did you mean 'published='" in capsys.readouterr().err
     assert main(["claim=shakespeare", "out=docs"]) == 2
-    assert "the pages hold all claims" in capsys.readouterr().err
+    assert "the pages have all claims" in capsys.readouterr().err
 
 
 def test_runs_of_a_study_take_the_place_of_the_frame(write_run: Any, tmp_path: Path) -> None:

@@ -88,7 +88,7 @@ def test_direction_decides_who_is_better() -> None:
     assert [v.verdict for v in verdicts(scores, "higher", baseline="b")] == ["worse"]
     with pytest.raises(ValueError, match="direction=up"):
         verdicts(scores, "up")
-    with pytest.raises(ValueError, match="baseline=c is none of the models: a, b"):
+    with pytest.raises(ValueError, match="baseline=c is not one of the models: a, b"):
         verdicts(scores, "higher", baseline="c")
 
 
