@@ -21,7 +21,7 @@ from rich.table import Table
 
 from analysis.load.study import load_history, load_study
 from analysis.scaling.points import study_points
-from analysis.scaling.tables import checks, fit, points_table, study_table
+from analysis.scaling.tables import checks, fit, multiplier_table, points_table, study_table
 from analysis.stats.warnings import condition_warnings
 from experiments.config.options import run_command
 from experiments.runtime.errors import ConfigError, DataError, nearest
@@ -115,6 +115,9 @@ def fit_study(config: ScalingConfig) -> list[Shown]:
             baseline = declared.iloc[0] if len(declared) and declared.iloc[0] in fits else next(iter(fits))
             title = f"{task}: {metric} ({likelihood}) = E + A N^-alpha + B D^-beta; in brackets 95% bootstrap"
             parts.append(study_table(title, fits, baseline))
+            if len(fits) > 1:
+                title = f"{task}: {metric} ({likelihood}) of the best size at each budget"
+                parts.append(multiplier_table(title, fits, baseline))
     return parts
 
 

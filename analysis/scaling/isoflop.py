@@ -11,6 +11,7 @@ import math
 import numpy as np
 import pandas as pd
 
+from analysis.scaling.compute_multiplier import Curve
 from analysis.scaling.laws import SAME_BUDGET
 
 MIN_SIZES = 4
@@ -30,6 +31,16 @@ def with_budgets(points: pd.DataFrame) -> pd.DataFrame:
         groups.append(group)
     logs = np.log(points["flops"].astype(float))
     return points.assign(budget=np.exp(logs.groupby(np.array(groups)).transform("mean")))
+
+
+def best_sizes(points: pd.DataFrame) -> Curve:
+    """Return the losses of the size with the lowest mean loss at each budget, over seeds."""
+    budgets, losses = [], []
+    for budget, group in with_budgets(points).groupby("budget", sort=True):
+        best = group.groupby("size")["loss"].mean().idxmin()
+        budgets.append(float(budget))  # type: ignore[arg-type]
+        losses.append(group.loc[group["size"] == best, "loss"].tolist())
+    return Curve(flops=budgets, scores=losses)
 
 
 def isoflop_profiles(points: pd.DataFrame) -> pd.DataFrame:

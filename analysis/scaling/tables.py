@@ -10,7 +10,8 @@ import pandas as pd
 import rich.box
 from rich.table import Table
 
-from analysis.scaling.isoflop import isoflop_exponent, isoflop_profiles
+from analysis.scaling.compute_multiplier import Comparison, Multiplier, compare_compute
+from analysis.scaling.isoflop import best_sizes, isoflop_exponent, isoflop_profiles
 from analysis.scaling.laws import (
     Law,
     band,
@@ -128,6 +129,47 @@ def ratio_text(result: Fit, reference: Fit, target: float) -> str:
     pairs = zip(result.samples, reference.samples, strict=True)
     low, high = band([compute_ratio(law, reference_law, target) for law, reference_law in pairs])
     return f"{text(compute_ratio(result.law, reference.law, target))} [{text(low)}, {text(high)}]"
+
+
+def multiplier_table(title: str, fits: Mapping[str, Fit], baseline: str) -> Table:
+    """Return the compute multipliers of each model over the baseline, at the best size of each budget."""
+    curves = {name: best_sizes(result.points) for name, result in fits.items()}
+    others = [name for name in fits if name != baseline]
+    confidence = 1 - 0.05 / max(1, len(others))
+    table = Table(box=rich.box.SIMPLE, title=title, title_justify="left")
+    for head in (
+        "model",
+        "FLOPs",
+        "loss",
+        f"FLOPs that {baseline} needs for it, as a multiple",
+        "over all budgets",
+    ):
+        table.add_column(head, justify="left" if head == "model" else "right")
+    for name in others:
+        comparison = compare_compute(curves[name], curves[baseline], confidence=confidence)
+        for row, multiplier in enumerate(comparison.multipliers):
+            loss, last = curves[name].means_K[row], row == len(comparison.multipliers) - 1
+            table.add_row(
+                name if row == 0 else "", f"{multiplier.flops:.3g}", text(loss), multiplier_text(multiplier),
+                verdict_text(comparison) if last else "",
+            )  # fmt: skip
+    return table
+
+
+def multiplier_text(multiplier: Multiplier) -> str:
+    """Return a multiplier with its interval, which is left out if no budget has three seeds."""
+    value = f"{multiplier.bound} {multiplier.value:.3g}".strip()
+    if multiplier.low == 0 and math.isinf(multiplier.high):
+        return value
+    return f"{value} [{multiplier.low:.3g}, {multiplier.high:.3g}]"
+
+
+def verdict_text(comparison: Comparison) -> str:
+    """Return the verdict of all budgets, with the budget of a crossing and the slope of the multiplier."""
+    verdict = comparison.verdict
+    if verdict == "crosses" and math.isfinite(comparison.crossing):
+        verdict = f"crosses at about {comparison.crossing:.2g} FLOPs"
+    return verdict if math.isnan(comparison.slope) else f"{verdict}; {10**comparison.slope:.2f}x per decade"
 
 
 def text(value: float) -> str:
