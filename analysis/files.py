@@ -7,7 +7,6 @@ import io
 import os
 import re
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
@@ -32,17 +31,17 @@ def write(path: Path, content: str | bytes) -> Path:
 
 def csv_text(frame: pd.DataFrame) -> str:
     """Return a frame as CSV. Text that a spreadsheet would take for a formula begins with an apostrophe."""
+
+    def escape(value: object) -> object:
+        return f"'{value}" if isinstance(value, str) and FORMULA.match(value) else value
+
     texts = frame.select_dtypes(include=["object", "string"]).columns
-    safe = frame.assign(**{name: [_no_formula(value) for value in frame[name]] for name in texts})
+    safe = frame.assign(**{name: [escape(value) for value in frame[name]] for name in texts})
     return safe.to_csv(index=False)
 
 
 FORMULA = re.compile(r"[=+@\t\r]|-(?!$|[\d.]+(?:e[+-]?\d+)?$)")
-"""Beginnings of what spreadsheets compute; negative numbers, and a dash alone, are none."""
-
-
-def _no_formula(value: Any) -> Any:
-    return f"'{value}" if isinstance(value, str) and FORMULA.match(value) else value
+"""Beginnings of text that spreadsheets compute; neither negative numbers nor a single dash."""
 
 
 def parquet(frame: pd.DataFrame) -> bytes:

@@ -96,7 +96,10 @@ def render(rates: pd.DataFrame, best: pd.DataFrame) -> list[Table]:
         table.add_column("")
         for _, arm in arms.iterrows():
             mean = rate_means(runs_of(arm, rates))
-            cells = [_cell(mean.get(rate), rate == arm["learning_rate"]) for rate in grid]
+            cells = []
+            for rate in grid:  # a dash for a rate that was not tried or diverged
+                text = "-" if pd.isna(value := mean.get(rate, math.nan)) else f"{value:.3f}"
+                cells.append(f"\\[{text}]" if text != "-" and rate == arm["learning_rate"] else text)
             name = str(arm["backbone"])
             if arms["target"].nunique() > 1:
                 name += f" {arm['target']:,.0f}"
@@ -117,13 +120,6 @@ def note(arm: pd.Series) -> str:
     notes += [f"undecided: {undecided} may be as good"] * bool(undecided)
     notes += [f"{plural(arm['rates'], 'rate')}: a grid has {MIN_RATES} or more"] * (arm["rates"] < MIN_RATES)
     return "; ".join(notes)
-
-
-def _cell(value: float | None, best: bool) -> str:
-    """A value of the grid: bracketed where it is the best, a dash where it was not tried or diverged."""
-    if value is None or pd.isna(value):
-        return "-"
-    return f"\\[{value:.3f}]" if best else f"{value:.3f}"
 
 
 def chosen(study: str, best: pd.DataFrame) -> dict[str, object]:

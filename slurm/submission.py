@@ -14,7 +14,6 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
 
 from typing_extensions import TypedDict
 
@@ -138,13 +137,15 @@ def read_submission(folder: Path) -> Submission:
     record = read_json(folder / "runs.json", SubmissionRecord, remedy)
     if record is None:
         raise CheckpointError(f"{folder / 'runs.json'}: is missing: {remedy}")
-    return Submission(folder=folder, runs=[_study_run(run) for run in record["runs"]])
-
-
-def _study_run(record: StudyRunRecord) -> StudyRun:
-    """Return a run of runs.json."""
-    values: dict[str, Any] = {**record, "allocation": Allocation(**record["allocation"])}
-    return StudyRun(**values)
+    runs = [
+        StudyRun(
+            key=run["key"], name=run["name"], seed=run["seed"], folder=run["folder"], words=run["words"],
+            task=run["task"], tokens=run["tokens"], peak_flops=run["peak_flops"],
+            allocation=Allocation(**run["allocation"]),
+        )
+        for run in record["runs"]
+    ]  # fmt: skip
+    return Submission(folder=folder, runs=runs)
 
 
 def submissions(study: Path) -> list[Submission]:

@@ -109,8 +109,8 @@ def load_recordings(path: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
     """
     rows, loads = [], []
     final: dict[str, Choices] = {}
-    recorded = _recorded(path)
-    for row in reversed(recorded):
+    recorded: list[MetricRow] = [row for row in RunFolder(path).rows() if row.kind == "routing"]
+    for row in sorted(recorded, key=lambda row: row.step, reverse=True):
         file = path / "routing" / f"step-{row.step:08d}.safetensors"
         stored = load_file(file) if file.is_file() else {}
         final = final or stored
@@ -134,12 +134,6 @@ def load_recordings(path: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
         pd.DataFrame(rows).sort_values(order, ignore_index=True),
         pd.DataFrame(loads).sort_values([*order, "expert"], ignore_index=True),
     )
-
-
-def _recorded(path: Path) -> list[MetricRow]:
-    """Return the rows of metrics.jsonl with the kind ``routing``, sorted by step."""
-    rows: list[MetricRow] = [row for row in RunFolder(path).rows() if row.kind == "routing"]
-    return sorted(rows, key=lambda row: row.step)
 
 
 def follow(saved: LoadedModel, task: Task, split: str, examples: int) -> list[LayerTokens]:
@@ -173,17 +167,15 @@ def follow(saved: LoadedModel, task: Task, split: str, examples: int) -> list[La
                     code_N=None if kinds is None else kinds[1][valid_BT.numpy()],
                 )
             )
-    return [_joined(layer_parts) for layer_parts in parts.values()]
-
-
-def _joined(parts: list[LayerTokens]) -> LayerTokens:
-    template = parts[0]
-    arrays: dict[str, Any] = {
-        name: None if value is None else np.concatenate([getattr(part, name) for part in parts])
-        for name, value in vars(template).items()
-        if name.endswith(("_N", "_NK"))
-    }
-    return dataclasses.replace(template, **arrays)
+    layers = []
+    for template, *rest in parts.values():
+        arrays: dict[str, Any] = {
+            name: np.concatenate([value, *(getattr(part, name) for part in rest)])
+            for name, value in vars(template).items()
+            if name.endswith(("_N", "_NK")) and value is not None
+        }
+        layers.append(dataclasses.replace(template, **arrays))
+    return layers
 
 
 def _kinds(

@@ -25,7 +25,10 @@ def learning_curves(frame: pd.DataFrame, history: pd.DataFrame) -> go.Figure | N
     point stores its tokens, FLOPs and seconds in ``customdata``, from which the page can switch the axis.
     """
     rows = history[history["kind"] == "validation"].merge(frame, on="path", suffixes=("", "_run"))
-    panels = [(table, metric) for table, runs in rows.groupby(TASK_SCALE) if (metric := _metric(runs))]
+    panels = []
+    for table, runs in rows.groupby(TASK_SCALE):
+        metrics = [str(m) for m in runs["metric"].dropna().unique() if m in runs and runs[m].notna().any()]
+        panels += [(table, metrics[0])] if metrics else []
     if not panels:
         return None
     figure, cells = make_panels([f"{task}, {scale}" for (task, scale), _ in panels])
@@ -41,12 +44,6 @@ def learning_curves(frame: pd.DataFrame, history: pd.DataFrame) -> go.Figure | N
         figure.update_yaxes(title_text=metric.replace("_", " "), **cell)
         figure.update_xaxes(title_text=AXES["tokens"], **cell)
     return figure
-
-
-def _metric(rows: pd.DataFrame) -> str | None:
-    """Return the metric of one task's curves; None if no run was validated."""
-    validated = [m for m in rows["metric"].dropna().unique() if m in rows and rows[m].notna().any()]
-    return str(validated[0]) if validated else None
 
 
 def _arm_curves(

@@ -71,18 +71,17 @@ def runs_of(claim: Claim, runs: Path, frames: Path | None) -> pd.DataFrame:
     frame = frame[frame["task"] == claim.workload]
     if claim.test:
         frame = with_score(frame, frame["task"].notna(), claim.test)
-    parts = [_matching(frame, getattr(claim, role)).assign(arm=role) for role in SIDES]
+    parts = []
+    for role in SIDES:
+        selection: dict[str, str] = getattr(claim, role)
+        if missing := sorted(set(selection) - set(frame)):
+            raise DataError(f"a record names the columns {', '.join(missing)}, which the frame does not have")
+        matches = pd.Series(True, frame.index)
+        for column, value in selection.items():
+            matches &= frame[column].astype(str) == str(value)
+        parts.append(frame[matches].assign(arm=role))
     # The claim compares its two models, regardless of the study's baseline.
     return pd.concat(parts, ignore_index=True).assign(baseline=None)
-
-
-def _matching(frame: pd.DataFrame, selection: dict[str, str]) -> pd.DataFrame:
-    """Return the runs with the values of ``selection``, compared as text. Raises DataError."""
-    if missing := sorted(set(selection) - set(frame)):
-        raise DataError(f"a record names the columns {', '.join(missing)}, which the frame does not have")
-    for column, value in selection.items():
-        frame = frame[frame[column].astype(str) == str(value)]
-    return frame
 
 
 def judge(name: str, claim: Claim, runs: pd.DataFrame) -> Finding:

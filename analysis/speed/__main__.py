@@ -99,21 +99,15 @@ def _table(frame: pd.DataFrame, across: str, baseline: str) -> list[str]:
                     by.loc[(b, value)] if (b, value) in by.index else None for b in (backbone, baseline)
                 )
                 cells.append(_cell(row, None if backbone == baseline else base))
-            lines.append(
-                _line([backbone, _named(rows.iloc[0]), *(f"{length:,}" for length in key[2:]), *cells])
-            )
+            row = rows.iloc[0]
+            has_batch_size = row["batch_choice"] == "given" and pd.isna(row["tokens_per_step"])
+            sequences = str(row["batch_size"] if has_batch_size else row["group"])
+            lines.append(_line([backbone, sequences, *(f"{length:,}" for length in key[2:]), *cells]))
     return lines
 
 
 def _line(cells: list[str]) -> str:
     return "| " + " | ".join(cells) + " |"
-
-
-def _named(row: pd.Series) -> str:
-    """The group of a row: a number of sequences, where that is what its rows have in common."""
-    if row["batch_choice"] == "given" and pd.isna(row["tokens_per_step"]):
-        return str(row["batch_size"])
-    return str(row["group"])
 
 
 def _cell(row: pd.Series | None, baseline: pd.Series | None) -> str:

@@ -30,8 +30,15 @@ def draw(frame: pd.DataFrame) -> Figure:
         title = key[1] + (f", {key[2]:,} tokens" if mode == "sample" else "")
         panels[0][column].set_title(title, fontsize=11)
         panels[2][column].set_xlabel("denoising steps" if mode == "sample" else "context, tokens")
-        for line in range(3):
-            _axes(panels[line][column], sorted(int(value) for value in group_rows[across].unique()))
+        values = sorted(int(value) for value in group_rows[across].unique())
+        for panel in panels[:, column]:
+            panel.set_xscale("log", base=2)
+            if any(value > 0 for line in panel.get_lines() for value in line.get_ydata()):
+                panel.set_yscale("log")
+            panel.set_xticks(values, [f"{value:,}" for value in values])
+            panel.grid(which="both", color="#E4E4E4", linewidth=0.6)
+            panel.set_axisbelow(True)
+            panel.spines[["top", "right"]].set_visible(False)
     panels[0][0].set_ylabel("committed tokens per second" if mode == "sample" else "tokens per second")
     panels[1][0].set_ylabel(milliseconds(mode))
     panels[2][0].set_ylabel("peak memory of the model, MiB")
@@ -54,13 +61,3 @@ def _lines(panels: list[Any], backbone: str, rows: pd.DataFrame, across: str, in
     panels[0].plot(rows[across], rows["tokens_per_second"], label=backbone, **look)
     panels[1].errorbar(rows[across], middle, yerr=[middle - low, high - middle], capsize=2, **look)
     panels[2].plot(rows[across], rows["mebibytes"], **look)
-
-
-def _axes(panel: Any, values: list[int]) -> None:
-    panel.set_xscale("log", base=2)
-    if any(value > 0 for line in panel.get_lines() for value in line.get_ydata()):
-        panel.set_yscale("log")
-    panel.set_xticks(values, [f"{value:,}" for value in values])
-    panel.grid(which="both", color="#E4E4E4", linewidth=0.6)
-    panel.set_axisbelow(True)
-    panel.spines[["top", "right"]].set_visible(False)

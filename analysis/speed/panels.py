@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import pandas as pd
 import plotly.graph_objects as go
@@ -75,8 +74,15 @@ def _curves(
     palette_index, in_legend = palette_indices([str(name) for name in rows["backbone"].unique()]), set[str]()
     for (_, panel_rows), cell in zip(groups, cells, strict=True):
         for backbone, line_rows in panel_rows.sort_values(across[0]).groupby("backbone", sort=True):
-            line = _line(str(backbone), line_rows, across[0], up[0], palette_index[str(backbone)])
-            figure.add_trace(line.update(showlegend=backbone not in in_legend), **cell)
+            index = palette_index[str(backbone)]
+            line = go.Scatter(
+                x=line_rows[across[0]].tolist(), y=line_rows[up[0]].tolist(), mode="lines+markers",
+                name=backbone, legendgroup=backbone, line={"color": PALETTE[index]},
+                marker={"symbol": SYMBOLS[index]}, customdata=line_rows["hover"].tolist(),
+                hovertemplate=f"<b>{backbone}</b> at %{{x}}: %{{customdata}}<extra></extra>",
+                showlegend=backbone not in in_legend,
+            )  # fmt: skip
+            figure.add_trace(line, **cell)
             in_legend.add(str(backbone))
         values = sorted(int(value) for value in panel_rows[across[0]].unique())
         figure.update_xaxes(
@@ -86,12 +92,3 @@ def _curves(
         heights = [value for value in panel_rows[up[0]] if math.isfinite(value)]
         figure.update_yaxes(title_text=up[1], **log_axis(heights), **cell)
     return figure
-
-
-def _line(backbone: str, rows: pd.DataFrame, across: str, up: str, index: int) -> Any:
-    return go.Scatter(
-        x=rows[across].tolist(), y=rows[up].tolist(), mode="lines+markers", name=backbone,
-        legendgroup=backbone, line={"color": PALETTE[index]}, marker={"symbol": SYMBOLS[index]},
-        customdata=rows["hover"].tolist(),
-        hovertemplate=f"<b>{backbone}</b> at %{{x}}: %{{customdata}}<extra></extra>",
-    )  # fmt: skip

@@ -162,17 +162,11 @@ def mixtures(frame: pd.DataFrame) -> list[str]:
     for backbone, rows in frame.groupby("backbone"):
         if rows["kernels"].nunique() > 1:
             notes.append(f"mixed kernels of {backbone}: {'; '.join(sorted(rows['kernels'].unique()))}")
-    by_path = _ways(frame[frame["mode"] == "decode"])
+    by_path: dict[str, set[str]] = {}
+    for row in frame[frame["mode"] == "decode"].itertuples():
+        if (path := json.loads(str(row.kernels)).get("decoding")) is not None:
+            by_path.setdefault(str(path), set()).add(str(row.backbone))
     if len(by_path) > 1:
         text = "; ".join(f"{path}: {', '.join(sorted(names))}" for path, names in sorted(by_path.items()))
         notes.append(f"mixed kernels of decoding ({text}): a slower path is no property of a backbone")
     return notes
-
-
-def _ways(decoding: pd.DataFrame) -> dict[str, set[str]]:
-    """Return the backbones by the kernel path of decoding, for rows that record it."""
-    paths: dict[str, set[str]] = {}
-    for backbone, kernels in zip(decoding["backbone"], decoding["kernels"], strict=True):
-        if (path := json.loads(kernels).get("decoding")) is not None:
-            paths.setdefault(str(path), set()).add(str(backbone))
-    return paths

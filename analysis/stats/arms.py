@@ -18,8 +18,7 @@ from typing import Any
 import pandas as pd
 
 from analysis.load.run_record import NUMBERS
-from analysis.stats.intervals import Estimate, mean_interval
-from analysis.stats.shares import binomial_error, is_share, share_interval
+from analysis.stats.intervals import Estimate, binomial_error, is_share, mean_interval, share_interval
 from experiments.tasks.likelihood import LIKELIHOOD_TYPES
 from experiments.tasks.metrics import Reference
 

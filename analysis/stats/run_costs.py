@@ -32,7 +32,12 @@ def cost_grid(frame: pd.DataFrame) -> Grid:
     for (task, scale, model), runs in frame.groupby([*TASK_SCALE, "arm"], sort=True):
         counts = runs["status"].value_counts()
         seconds = runs["training_seconds"]
-        records = [_result(path) for path in runs["path"]]
+        records: list[RunResult | None] = []
+        for path in runs["path"]:  # frames that were not loaded from folders have no results
+            try:
+                records.append(read_result(Path(path) / "result.json"))
+            except RunError:  # the row has the status unreadable
+                records.append(None)
         compiling = [r.training.compile_seconds if r and r.training else math.nan for r in records]
         segments = [record.resume.sittings for record in records if record and record.resume]
         rows.append(
@@ -59,14 +64,6 @@ def _share(values: list[float]) -> str:
     """Return the mean of the finite values as a percentage."""
     mean = mean_interval([value for value in values if math.isfinite(value)]).mean
     return "-" if math.isnan(mean) else f"{mean:.1%}"
-
-
-def _result(path: str) -> RunResult | None:
-    """Return a run's result; None if it has none, or if the frame was not loaded from a folder."""
-    try:
-        return read_result(Path(path) / "result.json")
-    except RunError:
-        return None  # the row has the status unreadable
 
 
 STABILITY_HEAD = [

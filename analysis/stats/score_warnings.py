@@ -19,38 +19,25 @@ CLUSTERS = 10
 
 def score_warnings(label: str, group: pd.DataFrame) -> list[str]:
     """Return the warnings about the scores of one task at one scale; ``label`` is the prefix of each."""
-    return [
-        *_lossy(label, group),
-        *_unlearned(label, group),
-        *_jumps(label, group),
-        *_spreads(label, group),
-        *_identical(label, group),
-        *_copies(label, group),
-        *_few_clusters(label, group),
-        *_trials(label, group),
-    ]
-
-
-def _lossy(label: str, group: pd.DataFrame) -> list[str]:
-    """Arms with a tokenizer that loses text, which the model then does not have to predict."""
+    warnings = []
     lossy = group[group["score_lossy_documents"] > 0].groupby("arm")["score_lossy_documents"].max()
-    if lossy.empty:
-        return []
-    models = ", ".join(f"{model} ({count:.0f})" for model, count in lossy.items())
-    return [
-        f"{label}: tokenizers that do not give back the text of some documents, so bits per byte are not "
-        f"comparable with those of other tokenizers: {models}"
-    ]
-
-
-def _unlearned(label: str, group: pd.DataFrame) -> list[str]:
-    """Arms that do not beat the reference lines that need no learning."""
+    if len(lossy):  # the model does not have to predict the text that its tokenizer loses
+        models = ", ".join(f"{model} ({count:.0f})" for model, count in lossy.items())
+        warnings.append(
+            f"{label}: tokenizers that do not give back the text of some documents, so bits per byte are not "
+            f"comparable with those of other tokenizers: {models}"
+        )
     arms = arm_table(group)
     missed = arms[arms["seeds"].gt(0) & ~ranked(arms)]
-    if missed.empty:
-        return []
-    models = ", ".join(f"{row['arm']} ({row['no_better_than']})" for _, row in missed.iterrows())
-    return [f"{label}: not above what needs no learning, so not ranked: {models}"]
+    if len(missed):
+        models = ", ".join(f"{row['arm']} ({row['no_better_than']})" for _, row in missed.iterrows())
+        warnings.append(f"{label}: not above what needs no learning, so not ranked: {models}")
+    warnings += [*_jumps(label, group), *_spreads(label, group), *_identical(label, group)]
+    warnings += _copies(label, group)
+    if (fewest := group["score_clusters"].min()) < CLUSTERS:
+        documents = plural(fewest, "document")
+        warnings.append(f"{label}: the standard error over test items rests on {documents}: not reliable")
+    return [*warnings, *_trials(label, group)]
 
 
 def _jumps(label: str, group: pd.DataFrame) -> list[str]:
@@ -105,16 +92,6 @@ def _copies(label: str, group: pd.DataFrame) -> list[str]:
                 "the seed no effect?"
             )
     return warnings
-
-
-def _few_clusters(label: str, group: pd.DataFrame) -> list[str]:
-    """Standard errors over test items that are computed from few documents."""
-    fewest = group["score_clusters"].min()
-    if not fewest < CLUSTERS:
-        return []
-    return [
-        f"{label}: the standard error over test items rests on {plural(fewest, 'document')}: not reliable"
-    ]
 
 
 def _trials(label: str, group: pd.DataFrame) -> list[str]:

@@ -9,7 +9,7 @@ import pandas as pd
 
 from analysis.stats.arms import TASK_SCALE, arm_table, study_setting
 from analysis.stats.grid import Grid
-from analysis.stats.shares import wilson_interval
+from analysis.stats.intervals import wilson_interval
 
 NOTE = (
     "A run that diverged or ran out of memory has not solved its task; runs still going on are left out. The "

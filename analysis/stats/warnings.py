@@ -211,12 +211,15 @@ def _mixed(frame: pd.DataFrame) -> list[str]:
     warnings = []
     if changed := _changed_code(runs):
         warnings.append(f"mixed code ({', '.join(changed)}): scores and speed are perhaps not comparable")
+    # Commits add no information if the code of all runs was recorded, or is the same.
+    code_is_known = runs["code"].notna().all() and (runs["code"] != "{}").all()
+    code_is_known |= runs["git_code"].notna().all() and runs["git_code"].nunique() == 1
     labels = {
         "git_commit": "commits of the code", "device_name": "devices", "device_processor": "processors",
         "device_threads": "thread counts", "device_precision": "precisions",
     }  # fmt: skip
     for column, label in labels.items():
-        if column == "git_commit" and _code_is_known(runs):
+        if column == "git_commit" and code_is_known:
             continue
         values = sorted(str(v) for v in runs[column].dropna().unique())
         if len(values) > 1:
@@ -247,13 +250,6 @@ def _changed_code(runs: pd.DataFrame) -> list[str]:
         for name, version in json.loads(text).items():
             versions.setdefault(name, set()).add(version)
     return sorted(name for name, used in versions.items() if len(used) > 1)
-
-
-def _code_is_known(runs: pd.DataFrame) -> bool:
-    """Return True if commits add no information: the code of all runs was recorded, or is the same."""
-    if runs["code"].notna().all() and (runs["code"] != "{}").all():
-        return True
-    return runs["git_code"].notna().all() and runs["git_code"].nunique() == 1
 
 
 def _kernels(runs: pd.DataFrame) -> dict[str, list[str]]:

@@ -110,11 +110,6 @@ def _number(key: str, show: Callable[[float], str]) -> Text:
     return lambda row: show(float(row[key])) if key in row and pd.notna(row[key]) else "-"
 
 
-def _parameters(row: pd.Series) -> str:
-    active, total = si(row["parameters_active"]), si(row["parameters_total"])
-    return active if active == total else f"{active}/{total}"
-
-
 def p_cell(value: float) -> str:
     """Return a p-value for a table cell: ``0.012`` or ``< 0.0001``."""
     return "< 0.0001" if value < 1e-4 else f"{value:.2g}"
@@ -137,7 +132,11 @@ RESULTS = [
 """Mean score over n seeds with its 95% interval; verdict against the baseline, with the difference."""
 COSTS = [
     Column(head="FLOPs", text=_number("training_flops", flops), spared=True),
-    Column(head="parameters", text=_parameters, spared=True),
+    Column(
+        head="parameters",
+        text=lambda row: "/".join(dict.fromkeys([si(row["parameters_active"]), si(row["parameters_total"])])),
+        spared=True,
+    ),
     Column(head="tok/s", text=_number("training_tokens_per_second", si), spared=True),
     Column(
         head="state",

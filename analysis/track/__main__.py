@@ -30,10 +30,9 @@ from analysis.stats.text_slices import slice_table
 from analysis.track.frame import track_frame
 from analysis.track.overview import overview
 from analysis.track.page import TrackResults, fill_page, track_markdown
-from analysis.track.results import carried_over, held_out, history, scored_runs
+from analysis.track.results import carried_over, held_out, history, score_table, scored_runs
 from analysis.track.rules import Track, read_track
 from analysis.track.runs import listed, missing, show_plan, sweep, train
-from analysis.track.scores import score_table
 from analysis.track.tuning import write_rates
 from experiments.config.folder import CONF
 from experiments.config.options import run_command

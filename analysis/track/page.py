@@ -30,7 +30,7 @@ class TrackResults:
     pairs: pd.DataFrame
     """From ``analysis.stats.comparisons.comparisons``."""
     scores: pd.DataFrame
-    """From ``analysis.track.scores.score_table``."""
+    """From ``analysis.track.results.score_table``."""
     reached: pd.DataFrame
     """From ``analysis.stats.targets.target_profiles.to_target``."""
     carried: pd.DataFrame
@@ -52,7 +52,15 @@ def track_markdown(track: Track, results: TrackResults) -> str:
         if not compared.empty:
             figure = f"![Models by workloads]({track.name}.svg)"
             summary = _summary(track, results, compared)
-            lines = [_undefeated(track, compared), "", figure, "", *lines, "", *summary]
+            worse = compared.assign(worse=compared["verdict"].eq(WORSE))
+            undefeated = ~worse.groupby(["model", "task"])["worse"].any()
+            counts_by_model = undefeated.groupby("model").sum().sort_values(ascending=False, kind="stable")
+            listed = ", ".join(f"{model} {count}" for model, count in counts_by_model.items())
+            sentence = (
+                f"Workloads (of {len(track.workloads)}) on which no model of the same likelihood type is "
+                f"better: {listed}."
+            )
+            lines = [sentence, "", figure, "", *lines, "", *summary]
         lines += ["", "## Scores", "", *_scores(track, results)]
         lines += ["", "## Performance profiles", "", *_profiles(results.reached)]
         lines += ["", "## Held-out variants", "", *_held_out(results.carried)]
@@ -66,15 +74,6 @@ def fill_page(page: str, tables: str) -> str:
         raise ValueError(f"the page has no lines {BEGIN} and {END} for the tables")
     head, rest = page.split(BEGIN, 1)
     return f"{head}{BEGIN}\n{tables}{END}{rest.split(END, 1)[1]}"
-
-
-def _undefeated(track: Track, compared: pd.DataFrame) -> str:
-    """Return for each model the number of workloads on which no model of its likelihood type is better."""
-    worse = compared.assign(worse=compared["verdict"].eq(WORSE)).groupby(["model", "task"])["worse"].any()
-    counts = (~worse).groupby("model").sum().sort_values(ascending=False, kind="stable")
-    listed = ", ".join(f"{model} {count}" for model, count in counts.items())
-    total = len(track.workloads)
-    return f"Workloads (of {total}) on which no model of the same likelihood type is better: {listed}."
 
 
 def _summary(track: Track, results: TrackResults, compared: pd.DataFrame) -> list[str]:

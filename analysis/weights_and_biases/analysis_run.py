@@ -73,13 +73,13 @@ def contents(frame: pd.DataFrame, page: Findings) -> Contents:
 
 
 def rows(table: pd.DataFrame) -> list[list[Any]]:
-    """The cells of a table; None for what is missing."""
-    return [[_cell(value) for value in row] for row in table.itertuples(index=False)]
+    """Return the cells of a table; None for missing ones."""
 
+    def cell(value: Any) -> Any:
+        value = value.item() if hasattr(value, "item") else value
+        return None if value is None or (isinstance(value, float) and math.isnan(value)) else value
 
-def _cell(value: Any) -> Any:
-    value = value.item() if hasattr(value, "item") else value
-    return None if value is None or (isinstance(value, float) and math.isnan(value)) else value
+    return [[cell(value) for value in row] for row in table.itertuples(index=False)]
 
 
 def upload_analysis(folder: Path, contents: Contents, *, mode: str, project: str, entity: str | None) -> str:

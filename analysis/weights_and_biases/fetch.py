@@ -52,22 +52,23 @@ def place(record: Path, runs: Path, study: str) -> str:
     if result.study != study:
         return "of another study"
     folder = runs / study / f"{result.cell}-{result.digest}" / f"s{result.seed}"
-    state = {"record": _hash(record)}
+    present = [record / name for name in FILES if (record / name).is_file()]
+    content = b"".join(path.read_bytes() for path in present)
+    state = {"record": hashlib.sha256(content).hexdigest()}
     if folder.exists():
         mark = folder / FETCHED
         if not mark.exists() or (folder / "checkpoints").exists() or read_mark(mark) == state:
             return "already there"
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".fetch-") as beside:
-        made, old = Path(beside) / "new", Path(beside) / "old"
-        made.mkdir()
-        for name in FILES:
-            if (record / name).is_file():
-                shutil.copyfile(record / name, made / name)
-        write_json(made / FETCHED, state)
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".fetch-") as temporary:
+        new, old = Path(temporary) / "new", Path(temporary) / "old"
+        new.mkdir()
+        for path in present:
+            shutil.copyfile(path, new / path.name)
+        write_json(new / FETCHED, state)
         if folder.exists():
             os.replace(folder, old)
-        os.replace(made, folder)
+        os.replace(new, folder)
     return "fetched"
 
 
@@ -80,30 +81,24 @@ def _result(record: Path) -> RunResult:
         raise DataError("there is no config.yaml")
     for key, name in (("study", result.study), ("cell", result.cell), ("digest", result.digest)):
         if not NAME.fullmatch(name):
-            raise DataError(f"result.json: {key}={name!r} is no name")
+            raise DataError(f"result.json: {key}={name!r} is not a valid name")
     return result
-
-
-def _hash(record: Path) -> str:
-    present = [record / name for name in FILES if (record / name).is_file()]
-    return hashlib.sha256(b"".join(path.read_bytes() for path in present)).hexdigest()
 
 
 Download = Callable[[Path], None]
 
 
 def remote_runs(entity: str, project: str) -> Iterator[tuple[str, Download]]:
-    """The training runs of a project in W&B: the id of each, and what downloads its record into a folder."""
+    """Yield the training runs of a project in W&B: id, and a function that downloads its record."""
     import wandb
+
+    def download(run: Any, folder: Path) -> None:
+        for file in run.files([f"{FOLDER}/{name}" for name in FILES]):
+            file.download(root=str(folder), replace=True)
 
     api = wandb.Api()
     for run in api.runs(f"{entity or api.default_entity}/{project}", filters={"jobType": "train"}):
-        yield run.id, partial(_download, run)
-
-
-def _download(run: Any, folder: Path) -> None:
-    for file in run.files([f"{FOLDER}/{name}" for name in FILES]):
-        file.download(root=str(folder), replace=True)
+        yield run.id, partial(download, run)
 
 
 def fetch(records: Iterator[tuple[str, Download]], config: WandbConfig) -> int:

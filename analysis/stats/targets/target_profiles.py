@@ -38,7 +38,13 @@ def to_target(frame: pd.DataFrame, targets: Mapping[str, float]) -> pd.DataFrame
         ended = runs[finished(runs) | (runs["status"] == "diverged")]
         if task not in targets or ended.empty:
             continue
-        points = [_reached(run, targets[task]) for _, run in ended.iterrows()]
+        points = []
+        for _, run in ended.iterrows():
+            curve = pd.DataFrame(json.loads(run["curve"] or "[]"), columns=list(POINT)).assign(
+                seconds=math.nan
+            )
+            diverged = run["status"] == "diverged" or not isinstance(run["direction"], str)
+            points.append({} if diverged else first_reached(curve, targets[task], run["direction"]))
         # The upper median: at most half of an even number of values may be greater.
         cost = {
             axis: sorted(point.get(axis, math.inf) for point in points)[len(points) // 2]
@@ -56,14 +62,6 @@ def to_target(frame: pd.DataFrame, targets: Mapping[str, float]) -> pd.DataFrame
             }
         )
     return pd.DataFrame(rows, columns=COLUMNS)
-
-
-def _reached(run: pd.Series, target: float) -> dict[str, float]:
-    """Return the point at which the curve of one run first reaches the target; empty if it never does."""
-    points = pd.DataFrame(json.loads(run["curve"] or "[]"), columns=list(POINT)).assign(seconds=math.nan)
-    if run["status"] == "diverged" or not isinstance(run["direction"], str):
-        return {}
-    return first_reached(points, target, run["direction"])
 
 
 def performance_profiles(reached: pd.DataFrame, cost: str = "flops") -> pd.DataFrame:

@@ -23,7 +23,7 @@ from itertools import combinations
 import numpy as np
 from scipy import stats
 
-from analysis.stats.shares import rate_difference_interval
+from analysis.stats.intervals import rate_difference_interval
 from analysis.stats.verdicts.exact_tests import MIN_RANKED, boschloo, boschloo_table, rank_p, shift_interval
 from analysis.stats.verdicts.family import MIN_SEEDS, MOST_SEEDS
 from analysis.stats.verdicts.max_statistic import LEVEL, POWER

@@ -11,9 +11,8 @@ import pytest
 from analysis.stats.comparisons import UNLEARNED
 from analysis.track.overview import overview
 from analysis.track.page import TrackResults, track_markdown
-from analysis.track.results import tally
+from analysis.track.results import score_table, tally
 from analysis.track.rules import Track, Workload, read_track
-from analysis.track.scores import score_table
 
 
 @pytest.fixture
