@@ -27,14 +27,22 @@ DECIDING = ("backbone", "objective", "task", "scale", "budget", "optimizer")
 """Sections of a configuration that decide a run's result."""
 
 
-def flat_config(folder: Path, sections: tuple[str, ...] = DECIDING) -> Mapping[str, Any]:
+def flat_config(
+    folder: Path, sections: tuple[str, ...] = DECIDING, content: bytes | None = None
+) -> Mapping[str, Any]:
     """Return sections of a run's configuration as dotted keys; empty where the run left none.
 
-    Raises UnreadableError.
+    Args:
+        folder: the run folder.
+        sections: of the configuration.
+        content: of config.yaml, if it was read already.
+
+    Raises:
+        UnreadableError: config.yaml cannot be read, or is damaged.
     """
     path = folder / "config.yaml"
     try:
-        text = path.read_text(encoding="utf-8")
+        text = (content or path.read_bytes()).decode()
     except FileNotFoundError:
         return {}
     except (OSError, ValueError) as error:

@@ -10,6 +10,7 @@ import hashlib
 import json
 import math
 import operator
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from itertools import chain
 from pathlib import Path
@@ -20,18 +21,19 @@ import numpy.typing as npt
 from pydantic_core import from_json
 
 from analysis.load.run_config import UnreadableError, flat_config
-from experiments.runtime.json_state import read_model
+from experiments.runtime.json_state import parse_model, read_text
 from experiments.runtime.run_status import RunStatus
 from experiments.tasks.metrics import SAMPLE, Metric
 from experiments.tracking.frame_columns import SECTIONS, columns
 from experiments.tracking.run_files import (
     HASHED,
+    TOKENIZER,
     DeviceUsed,
     GitState,
     Provenance,
     RunResult,
     damaged_files,
-    read_result,
+    parse_result,
 )
 from experiments.tracking.study_folders import MISPLACED, misplacement
 
@@ -80,9 +82,11 @@ class RunRecord:
 
 def read_run(folder: Path) -> RunRecord:
     """Read a run folder. One whose files cannot be read is of status ``unreadable``, with the reason."""
-    lines, corrupt = _lines(folder / "metrics.jsonl")
+    # Each file is opened once; result.json first, as it is written last and lists the others.
+    contents = {name: _bytes(folder / name) for name in FILES if name != TOKENIZER}
+    lines, corrupt = _lines(contents["metrics.jsonl"])
     curve = [line for kind in CURVES for line in _ordered([x for x in lines if x.get("kind") == kind])]
-    row = _run_row(folder, corrupt)
+    row = _run_row(folder, contents, corrupt)
     if row["status"] == UNREADABLE:
         curve = []  # perhaps that of another run
     points, kinds = _points(curve), [str(line["kind"]) for line in curve]
@@ -131,22 +135,27 @@ def _ordered(lines: list[dict[str, object]]) -> list[dict[str, object]]:
     return [last[key] for key in sorted(last)]
 
 
-def _run_row(folder: Path, corrupt: int) -> RunRow:
-    """Return one run as flat columns, without those of its curves."""
+def _run_row(folder: Path, contents: Mapping[str, bytes | None], corrupt: int) -> RunRow:
+    """Return one run as flat columns, without those of its curves; ``contents`` are those of its files."""
     reason = None
     try:
-        result = read_result(folder / "result.json", REMEDY, UnreadableError)
-        provenance = read_model(folder / "provenance.json", Provenance, REMEDY, UnreadableError)
+        result, provenance = None, None
+        path = folder / "result.json"
+        if (text := _text(path, contents[path.name])) is not None:
+            result = parse_result(text, path, REMEDY, UnreadableError)
+        path = folder / "provenance.json"
+        if (text := _text(path, contents[path.name])) is not None:
+            provenance = parse_model(text, Provenance, str(path), REMEDY, UnreadableError)
         records: list[RunResult | Provenance | None] = [result, provenance]
         for record in records:
             if record is not None and (other := misplacement(folder, record.key)):
                 raise UnreadableError(f"{folder}: {other}: {MISPLACED}")
-        study_keys = flat_config(folder, ("study", "optimizer"))
+        study_keys = flat_config(folder, ("study", "optimizer"), contents["config.yaml"])
     except UnreadableError as error:
         result, provenance, study_keys, reason = None, None, {}, str(error)
     cell, digest = folder.parent.name.rsplit("-", 1)
     row: RunRow = {"cell": cell, "digest": digest, "seed": int(folder.name[1:])}
-    row |= _result_columns(folder, result)
+    row |= _result_columns(folder, contents, result)
     if reason is not None:
         row |= {"status": UNREADABLE, "message": reason}
     git, device = (getattr(provenance, part, None) for part in ("git", "device"))
@@ -170,7 +179,7 @@ def _run_row(folder: Path, corrupt: int) -> RunRow:
     return {**row, "corrupt_lines": corrupt}
 
 
-def _result_columns(folder: Path, result: RunResult | None) -> RunRow:
+def _result_columns(folder: Path, contents: Mapping[str, bytes | None], result: RunResult | None) -> RunRow:
     """Return the columns of result.json; those of an incomplete run without one."""
     metrics = [] if result is None else result.metrics
     row: RunRow = {name: getattr(result, name, None) for name in RESULT_TEXTS}
@@ -189,7 +198,8 @@ def _result_columns(folder: Path, result: RunResult | None) -> RunRow:
     row["references"] = json.dumps([asdict(line) for line in references])
     changed = result.resume.changed if result is not None and result.resume is not None else {}
     row["changed"] = json.dumps(sorted(changed))
-    contents = {name: _bytes(folder / name) for name in HASHED if result is not None and name in result.files}
+    if result is not None and TOKENIZER in result.files:
+        contents = {**contents, TOKENIZER: _bytes(folder / TOKENIZER)}
     row["damaged"] = json.dumps([] if result is None else damaged_files(result, contents))
     return row
 
@@ -229,12 +239,19 @@ def _bytes(path: Path) -> bytes | None:
         return b""
 
 
-def _lines(path: Path) -> tuple[list[dict[str, object]], int]:
+def _text(path: Path, content: bytes | None) -> str | None:
+    """Return the text of a file; None if it is missing. Raises UnreadableError with the reason."""
+    if content:
+        with contextlib.suppress(ValueError):
+            return content.decode("utf-8-sig")
+    return read_text(path, REMEDY, UnreadableError)
+
+
+def _lines(content: bytes | None) -> tuple[list[dict[str, object]], int]:
     """Return the JSON objects of a JSONL file, and the number of other lines: a killed run ends mid-line.
 
     Where all lines look whole, they are read as one list, which is much faster.
     """
-    content = _bytes(path)
     if content is None:
         return [], 0
     joined = content.removesuffix(b"\n")

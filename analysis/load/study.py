@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
+from pydantic_core import from_json
 
 from analysis.load.arm_names import arm_names
 from analysis.load.cache import CURVE, read_runs
@@ -57,7 +58,7 @@ def _load_one(runs: Path, study: str) -> pd.DataFrame:
     texts = read_runs(root, folders.runs, curves=False)["row"].to_pylist()
     shared = {"study": study, "left_out": json.dumps(folders.others)}
     rows = (
-        {**shared, "path": f"{root}/{name}"} | json.loads(text)
+        {**shared, "path": f"{root}/{name}"} | from_json(text)
         for name, text in zip(folders.runs, texts, strict=True)
     )
     frame = pd.DataFrame(list(rows))
