@@ -228,7 +228,7 @@ def publish_grid(swept: Swept) -> None:
     for table in render_grid(swept.grid):
         console.print(table)
     print(
-        "Means over seeds, 95% t-intervals. Validation chose, so only the chosen point's test score stands."
+        "Means over seeds, 95% t-intervals. Validation chose, so only the chosen point's test score counts."
     )
 
 

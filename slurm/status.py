@@ -138,7 +138,7 @@ def table(study_rows: Sequence[Row]) -> rich.table.Table:
     """Return the rows as a table for the terminal."""
     runs_table = rich.table.Table(box=rich.box.SIMPLE)
     numbers = ("seed", "step", "tokens/s", "MFU", "left", "goodput")
-    for name in ("run", "seed", "state", *numbers[1:], "task", "SLURM says", "where, why"):
+    for name in ("run", "seed", "state", *numbers[1:], "task", "SLURM reports", "where, why"):
         runs_table.add_column(
             name, justify="right" if name in numbers else "left", no_wrap=name != "where, why"
         )

@@ -131,7 +131,7 @@ def _why_not_compared(runs: pd.DataFrame) -> str:
     if mixed_data(runs):
         return "the runs saw different data"
     if not finished(runs).all():
-        return "runs are missing, and the mean of the others would flatter their model"
+        return "runs are missing, and the mean of the remaining ones would favour their model"
     if runs["likelihood"].nunique(dropna=False) > 1:
         return "their likelihood types cannot be compared"
     return "their metrics differ"

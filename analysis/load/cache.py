@@ -81,7 +81,7 @@ def read_runs(root: Path, names: list[str], *, curves: bool) -> pa.Table:
         settled = {name for name in names if files[name][1] < now - SETTLED}
         if settled & set(missing):
             keep = table.filter(pa.array([name in settled for name in table["run"].to_pylist()]))
-            buffer = io.BytesIO()  # without a dictionary, as numbers hardly repeat
+            buffer = io.BytesIO()  # without a dictionary, as values hardly repeat
             keep = keep.replace_schema_metadata({"code": CODE})
             pq.write_table(keep, buffer, use_dictionary=["kind"], compression="zstd")
             content = buffer.getvalue()

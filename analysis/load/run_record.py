@@ -75,14 +75,14 @@ class RunRecord:
     row: RunRow
     """Columns of ``analysis.load.study``; all can be written as JSON."""
     kinds: list[str]
-    """Kind of each point of the curves, one of ``CURVES``; points are in order of kind, then step."""
+    """Type of each point of the curves, one of ``CURVES``; points are in order of type, then step."""
     points: dict[str, npt.NDArray[np.float64]]
     """By key of metrics.jsonl, a number for each point; NaN where it has none."""
 
 
 def read_run(folder: Path) -> RunRecord:
     """Read a run folder. One whose files cannot be read is of status ``unreadable``, with the reason."""
-    # Each file is opened once; result.json first, as it is written last and lists the others.
+    # Each file is opened once; result.json first, as it is written last and lists the other files.
     contents = {name: _bytes(folder / name) for name in FILES if name != TOKENIZER}
     lines, corrupt = _lines(contents["metrics.jsonl"])
     curve = [line for kind in CURVES for line in _ordered([x for x in lines if x.get("kind") == kind])]
@@ -125,7 +125,7 @@ def _points(curve: list[dict[str, object]]) -> dict[str, npt.NDArray[np.float64]
 
 
 def _ordered(lines: list[dict[str, object]]) -> list[dict[str, object]]:
-    """Return points of one kind by step; what a resumed run did twice counts as it was the last time."""
+    """Return points of one type by step; what a resumed run did twice counts as it was the last time."""
     steps: list[Any] = [line.get("step") for line in lines]
     if set(map(type, steps)) == {int} and all(map(operator.lt, steps, steps[1:])):
         return lines  # as a run writes them that was not resumed

@@ -42,13 +42,13 @@ def interquartile_mean(tasks: Sequence[Sequence[float]], *, resamples: int = RES
 
 
 def probability_of_improvement(
-    tasks: Sequence[Sequence[float]], others: Sequence[Sequence[float]], *, resamples: int = RESAMPLES
+    tasks: Sequence[Sequence[float]], baseline: Sequence[Sequence[float]], *, resamples: int = RESAMPLES
 ) -> Interval:
     """Return the probability that a run of the first arm beats a run of the second; ties count half.
 
     Args:
         tasks: for each task, its scores under the first arm.
-        others: the same tasks in the same order under the second arm.
+        baseline: the same tasks in the same order under the second arm.
     """
     count = len(tasks)
 
@@ -60,7 +60,7 @@ def probability_of_improvement(
             wins.append(((gaps > 0) + 0.5 * (gaps == 0)).mean(axis=(-2, -1)))
         return np.asarray(np.mean(wins, axis=0))
 
-    return _bootstrap([*tasks, *others], mean_of_tasks, resamples)
+    return _bootstrap([*tasks, *baseline], mean_of_tasks, resamples)
 
 
 def performance_profile(tasks: Sequence[Sequence[float]], thresholds: Sequence[float]) -> np.ndarray:

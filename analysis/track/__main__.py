@@ -160,7 +160,7 @@ def run(part: Part) -> None:
     if not trained:
         publish(part, best)
         if not part.tables:
-            print(f"Nothing was trained: every run asked for of the track {track.name} has ended.")
+            print(f"Nothing was trained: every requested run of the track {track.name} has ended.")
 
 
 def _stage(part: Part, study: str, workload: str, overrides: Sequence[str]) -> int:

@@ -63,7 +63,7 @@ class Track:
     """Overrides that shrink every run to a few seconds."""
 
     def workload(self, name: str) -> Workload:
-        """Return the workload with a name. Raises ValueError if there is none."""
+        """Return the workload with a name. Raises ValueError if the track has no such workload."""
         for workload in self.workloads:
             if workload.name == name:
                 return workload
@@ -80,7 +80,7 @@ def track_names(roots: Sequence[Path] = (CONF,)) -> list[str]:
 
 
 def read_track(name: str, config_dir: str = "") -> Track:
-    """Return a track. Raises ValueError if there is none of this name.
+    """Return a track. Raises ValueError if no track has this name.
 
     Args:
         name: ``laptop``, or that of a YAML in ``study/track/``.

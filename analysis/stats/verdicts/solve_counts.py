@@ -170,7 +170,7 @@ def _power(rates: tuple[float, float], seeds: int, comparisons: float) -> float:
 
 @cache
 def _detectable_rate(rate: float, seeds: int, comparisons: float) -> float:
-    """Return the smallest difference from a rate that is detected with 80% power; NaN if there is none."""
+    """Return the smallest difference from a rate that is detected with 80% power; NaN if no difference is."""
     for step in range(5, 101, 5):
         others = [other for other in (rate + step / 100, rate - step / 100) if 0 <= other <= 1]
         if others and min(_power((other, rate), seeds, comparisons) for other in others) >= POWER:
