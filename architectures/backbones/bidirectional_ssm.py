@@ -92,10 +92,11 @@ class BidirectionalHybrid(Hybrid):
     capabilities = Capabilities(bidirectional=True, packs=True)
     config: BidirectionalHybridConfig
 
-    def make_recurrent(self, kind: str) -> Mixer:
+    def make_recurrent(self, kind: str, layer: int) -> Mixer:
         make_bidirectional = getattr(RECURRENT[kind], "make_bidirectional", None)
         if make_bidirectional is None:
-            return both_ways(super().make_recurrent(kind), super().make_recurrent(kind), self.config)
+            past, future = super().make_recurrent(kind, layer), super().make_recurrent(kind, layer)
+            return both_ways(past, future, self.config)
         settings = getattr(self.config, kind)
         mixer: Mixer = make_bidirectional(self.config.width, settings, norm_eps=self.config.norm_eps)
         mixer.layer_type = kind

@@ -133,15 +133,17 @@ class Hybrid(Transformer):
     def make_one(self, kind: str, layer: int) -> Mixer:
         """Return a mixer of a type."""
         if kind not in ATTENTION:
-            return self.make_recurrent(kind)
+            return self.make_recurrent(kind, layer)
         attention = replace(self.config.attention, layers=[ATTENTION[kind]])
         return make_attention(self.config, layer, causal=self.capabilities.causal, attention=attention)
 
-    def make_recurrent(self, kind: str) -> Mixer:
+    def make_recurrent(self, kind: str, layer: int) -> Mixer:
         """Return a mixer with a state of fixed size."""
         settings = getattr(self.config, kind)
         mixer = RECURRENT[kind].make(self.config.width, settings, norm_eps=self.config.norm_eps)
         mixer.layer_type = kind
+        layers = [i for i, types in enumerate(self.config.layer_types) if kind in types.split("+")]
+        mixer.place(layers.index(layer), len(layers))
         return mixer
 
     def residual_branches(self, count: int) -> int:

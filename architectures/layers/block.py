@@ -91,6 +91,10 @@ class Mixer(nn.Module, ABC):
     def flops(self, length: int) -> Flops:
         """Return the forward FLOPs of one sequence."""
 
+    def place(self, index: int, count: int) -> None:
+        """Adapt to being the mixer ``index``, counted from 0, of ``count`` of this type in a stack; called
+        before ``initialise``."""
+
     def scan_path(self) -> str:
         """Return the kernel path of training, as the record of a run names it; empty if there is only one."""
         return ""

@@ -37,6 +37,11 @@ class Context:
     reach_BT: Tensor | None = None
     """The last position that each token may attend to, where decoding looks ahead; None for the token
     itself."""
+    carried: dict[str, Tensor] = field(default_factory=dict)
+    """What a layer hands to all later ones, by name. Unlike what ``once`` keeps, it is no function of the
+    context."""
+    carried_mirrored: dict[str, Tensor] = field(default_factory=dict)
+    """The same for layers that read the mirrored sequence."""
     _made: dict[Hashable, Any] = field(default_factory=dict)
 
     def once(self, key: Hashable, make: Callable[[], Value]) -> Value:

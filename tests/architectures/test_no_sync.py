@@ -46,6 +46,7 @@ MODELS = {
     "moe": (MoE, MoEConfig(d_model=WIDTH, **GROUPED)),
     "masked_diffusion": (MaskedDiffusion, MaskedDiffusionConfig(d_model=WIDTH)),
     "hybrid": (Hybrid, HybridConfig(d_model=WIDTH)),
+    "rwkv7": (Hybrid, HybridConfig(d_model=WIDTH, layers=["rwkv7"])),
 }
 
 

@@ -89,6 +89,7 @@ class Mirror:
         if documents_BT is not None:
             documents_BT = turn(documents_BT[..., None], index_BT1)[..., 0]
         turned = Context.whole(any_BT, context.valid_BT, documents_BT)
+        turned.carried = context.carried_mirrored
         return cls(context=turned, index_BT1=index_BT1)
 
     def __call__(self, x_BTC: Tensor) -> Tensor:

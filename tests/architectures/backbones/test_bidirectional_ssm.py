@@ -28,6 +28,7 @@ from architectures.mixers.gla import GatedLinearConfig
 from architectures.mixers.mamba import SelectiveConfig
 from architectures.mixers.mamba2 import SSDConfig
 from architectures.mixers.mlstm import MLSTMConfig
+from architectures.mixers.rwkv7 import RWKV7Config
 from architectures.pretrained.export import save_folder
 from tests.architectures.conformance import (
     check_batch_invariance,
@@ -47,6 +48,7 @@ PATTERNS = [
     (["deltanet", "gated_deltanet"], "separate"),
     (["s4", "attention+deltanet"], "tied"),
     (["mlstm", "attention+mlstm"], "tied"),
+    (["rwkv7"], "tied"),
 ]
 
 
@@ -68,6 +70,7 @@ def hybrid(layers: list[str], directions: str = "tied", **changes: Any) -> Bidir
             "deltanet": DeltaConfig(scan="reference"),
             "gated_deltanet": GatedDeltaConfig(scan="reference"),
             "mlstm": MLSTMConfig(scan="reference"),
+            "rwkv7": RWKV7Config(value_rank=3, scan="reference"),
         }
         | changes
     )

@@ -32,6 +32,7 @@ from architectures.mixers.gla import GatedLinearConfig
 from architectures.mixers.mamba import SelectiveConfig
 from architectures.mixers.mamba2 import SSDConfig
 from architectures.mixers.mlstm import MLSTMConfig
+from architectures.mixers.rwkv7 import RWKV7Config
 from tests.architectures.conformance import (
     check_batch_invariance,
     check_close,
@@ -101,6 +102,7 @@ def draw(seed: int) -> HybridConfig:
         deltanet=DeltaConfig(num_heads=2, scan=scan),
         gated_deltanet=GatedDeltaConfig(num_heads=2, negative_eigenvalues=rng.random() < 0.5, scan=scan),
         mlstm=MLSTMConfig(num_heads=2, gate_cap=rng.choice([None, 2.0]), scan=scan),
+        rwkv7=RWKV7Config(value_residual=rng.random() < 0.7, decay_rank=rng.choice([None, 3]), scan=scan),
     )
 
 

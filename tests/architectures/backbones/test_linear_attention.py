@@ -9,6 +9,7 @@ from transformers.models.qwen3_next import modeling_qwen3_next as oracle
 from transformers.models.qwen3_next.configuration_qwen3_next import Qwen3NextConfig
 
 from architectures.backbone import Backbone
+from architectures.backbones.hybrid import Hybrid, HybridConfig
 from architectures.backbones.linear_attention import GLA, DeltaNet, GatedDeltaNet
 from architectures.layers.context import Context
 from architectures.layers.ssm.recurrent import RecurrentMixer
@@ -16,6 +17,7 @@ from architectures.mixers.deltanet import DeltaConfig, DeltaRule
 from architectures.mixers.gated_deltanet import GatedDeltaConfig, GatedDeltaRule
 from architectures.mixers.gla import GatedLinearAttention, GatedLinearConfig
 from architectures.mixers.mlstm import MLSTM, MLSTMConfig
+from architectures.mixers.rwkv7 import RWKV7, RWKV7Config
 from tests.architectures.conformance import enliven
 
 FAMILIES = [GLA, DeltaNet, GatedDeltaNet]
@@ -37,6 +39,7 @@ MIXERS = {
     ),
     "mlstm": (MLSTM, MLSTMConfig),
     "mlstm, no cap": (MLSTM, lambda **more: MLSTMConfig(gate_cap=None, normaliser_eps=0.1, **more)),
+    "rwkv7": (RWKV7, RWKV7Config),
 }
 
 
@@ -173,13 +176,14 @@ def test_padding_leaves_the_state_as_it_is(name):
             torch.testing.assert_close(after[part][row], value[0], atol=1e-12, rtol=1e-12)
 
 
-def test_the_memory_is_kept_in_float32_under_autocast():
-    made = mixer("gated delta").float()
+@pytest.mark.parametrize(("name", "part"), [("gated delta", "memory"), ("rwkv7", "memory")])
+def test_the_memory_is_kept_in_float32_under_autocast(name, part):
+    made = mixer(name).float()
     x_BTD = torch.randn(2, 70, 24)
     with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
         y_BTD, after = made.read(x_BTD, None, whole(x_BTD))
     assert y_BTD.dtype == torch.bfloat16
-    assert after["memory"].dtype == torch.float32
+    assert after[part].dtype == torch.float32
 
 
 @pytest.mark.parametrize("cls", FAMILIES)
@@ -190,6 +194,18 @@ def test_a_model_in_bfloat16_decodes(cls):
     for piece in tokens_BT.split([5, 1, 6], dim=1):
         assert ours.step(piece, state).isfinite().all()
     assert {value.dtype for layer in state.layers for value in layer.values()} == {torch.bfloat16}
+
+
+def test_the_memory_is_kept_in_float32_in_a_model_in_bfloat16():
+    config = HybridConfig(d_model=32, num_layers=3, layers=["rwkv7"])
+    ours = Hybrid(config, vocab_size=19, max_length=200).bfloat16()
+    tokens_BT = torch.randint(19, (2, 70))
+    state = ours.start(2, 70)
+    steps = [ours.step(piece, state) for piece in tokens_BT.split([60, 1, 9], dim=1)]
+    torch.testing.assert_close(torch.cat(steps, dim=1), ours(tokens_BT).logits_BTV, atol=0.05, rtol=0.05)
+    assert {layer[part].dtype for layer in state.layers for part in layer.keys() & {"memory"}} == {
+        torch.float32
+    }
 
 
 @pytest.mark.parametrize("cls", FAMILIES)

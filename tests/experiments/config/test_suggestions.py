@@ -47,12 +47,13 @@ OPTIONS = {
     "budget=chin": "chinchilla",
     # letters
     "backbone=mambo": "mamba", "backbone=deocder": "decoder", "backbone=deltnet": "deltanet",
+    "backbone=rwkv": "rwkv7",
     "task=recal": "recall", "task=inducton": "induction", "task=listop": "listops",
     "objective=casual_lm": "causal_lm", "optimizer=adawm": "adamw", "scale=mirco": "micro",
     "scale=smal": "small", "budget=smok": "smoke", "tracking=wanbd": "wandb", "study=compar": "compare",
     "study=varaints": "variants", "schedule=cosin": "cosine",
     # nothing is near
-    "backbone=lstm": None, "backbone=rwkv": None, "backbone=hyena": None, "backbone=resnet": None,
+    "backbone=lstm": None, "backbone=hyena": None, "backbone=resnet": None,
     "backbone=nosuch": None, "task=imagenet": None, "optimizer=lion": None, "optimizer=rmsprop": None,
     "device=tpu": None, "device=mps": None, "objective=contrastive": None, "scale=huge": None,
     "study=xyz": None, "parallel=pipeline": None, "tracking=mlflow": None,

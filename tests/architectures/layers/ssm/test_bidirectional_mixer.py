@@ -21,6 +21,7 @@ from architectures.mixers.gla import GatedLinearAttention, GatedLinearConfig
 from architectures.mixers.mamba import SelectiveConfig, SelectiveSSM
 from architectures.mixers.mamba2 import SSD, SSDConfig
 from architectures.mixers.mlstm import MLSTM, MLSTMConfig
+from architectures.mixers.rwkv7 import RWKV7, RWKV7Config
 
 WIDTH = 8
 KINDS: dict[str, tuple[type[RecurrentMixer], Any]] = {
@@ -30,6 +31,7 @@ KINDS: dict[str, tuple[type[RecurrentMixer], Any]] = {
     "deltanet": (DeltaRule, DeltaConfig(num_heads=2)),
     "gated_deltanet": (GatedDeltaRule, GatedDeltaConfig(num_heads=2)),
     "mlstm": (MLSTM, MLSTMConfig(num_heads=2)),
+    "rwkv7": (RWKV7, RWKV7Config(num_heads=2, gate_rank=3)),
 }
 LENGTHS, DOCUMENTS = [13, 6, 1], [[4, 8, 1], [1, 5], [1]]
 
