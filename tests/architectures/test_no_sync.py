@@ -46,7 +46,7 @@ MODELS = {
     "moe": (MoE, MoEConfig(d_model=WIDTH, **GROUPED)),
     "masked_diffusion": (MaskedDiffusion, MaskedDiffusionConfig(d_model=WIDTH)),
     "hybrid": (Hybrid, HybridConfig(d_model=WIDTH)),
-    "rwkv7": (Hybrid, HybridConfig(d_model=WIDTH, layers=["rwkv7"])),
+    "rwkv7, mamba3": (Hybrid, HybridConfig(d_model=WIDTH, layers=["rwkv7", "mamba3"])),
 }
 
 

@@ -122,7 +122,7 @@ def _chunks(
     x_BKGQRP = chunked(x_BTHP.unflatten(2, (groups, -1)))
     log_BKGRQ = chunked(exponent_BTH.unflatten(2, (groups, -1))).transpose(3, 4)
     reset_BKQ = None if reset_BT is None else F.pad(reset_BT, (0, -length % size)).unflatten(1, (-1, size))
-    between, from_start, to_end, total = _decays(log_BKGRQ, reset_BKQ, negative)
+    between, from_start, to_end, total = chunk_decays(log_BKGRQ, reset_BKQ, negative)
 
     weights_BKGRQQ = (C_BKGQN @ B_BKGQN.mT).unsqueeze(3) * between
     y_BKGRQP = weights_BKGRQQ @ x_BKGQRP.transpose(3, 4)
@@ -145,7 +145,7 @@ def _added(x_BKGQRP: Tensor, to_end_BKGRQ: Tensor, B_BKGQN: Tensor) -> Tensor:
     return (left_BKGQS.mT @ B_BKGQN).unflatten(3, (heads, -1))
 
 
-def _decays(
+def chunk_decays(
     log_BKGRQ: Tensor, reset_BKQ: Tensor | None, negative: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return the decay of a state between any two steps of a chunk (..., Q, Q), since its start, until its

@@ -27,6 +27,7 @@ from architectures.mixers.gated_deltanet import GatedDeltaConfig
 from architectures.mixers.gla import GatedLinearConfig
 from architectures.mixers.mamba import SelectiveConfig
 from architectures.mixers.mamba2 import SSDConfig
+from architectures.mixers.mamba3 import Mamba3Config
 from architectures.mixers.mlstm import MLSTMConfig
 from architectures.mixers.rwkv7 import RWKV7Config
 from architectures.pretrained.export import save_folder
@@ -48,7 +49,7 @@ PATTERNS = [
     (["deltanet", "gated_deltanet"], "separate"),
     (["s4", "attention+deltanet"], "tied"),
     (["mlstm", "attention+mlstm"], "tied"),
-    (["rwkv7"], "tied"),
+    (["rwkv7", "mamba3"], "tied"),
 ]
 
 
@@ -66,6 +67,7 @@ def hybrid(layers: list[str], directions: str = "tied", **changes: Any) -> Bidir
             "s4": S4LayerConfig(d_state=4),
             "mamba": SelectiveConfig(d_state=3, scan="reference"),
             "mamba2": SSDConfig(num_heads=4, d_state=5, scan="reference"),
+            "mamba3": Mamba3Config(num_heads=4, d_state=4, scan="reference"),
             "gla": GatedLinearConfig(decay_rank=3, scan="reference"),
             "deltanet": DeltaConfig(scan="reference"),
             "gated_deltanet": GatedDeltaConfig(scan="reference"),

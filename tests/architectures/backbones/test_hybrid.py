@@ -31,6 +31,7 @@ from architectures.mixers.gated_deltanet import GatedDeltaConfig
 from architectures.mixers.gla import GatedLinearConfig
 from architectures.mixers.mamba import SelectiveConfig
 from architectures.mixers.mamba2 import SSDConfig
+from architectures.mixers.mamba3 import Mamba3Config
 from architectures.mixers.mlstm import MLSTMConfig
 from architectures.mixers.rwkv7 import RWKV7Config
 from tests.architectures.conformance import (
@@ -98,6 +99,7 @@ def draw(seed: int) -> HybridConfig:
             norm=rng.choice(["after_gate", "before_gate", "none"]),
             scan=scan,
         ),
+        mamba3=Mamba3Config(num_heads=4, d_state=6, mimo_rank=rng.choice([1, 2]), chunk=4, scan=scan),
         gla=GatedLinearConfig(num_heads=2, decay_rank=3, conv_width=rng.choice([0, 3]), scan=scan),
         deltanet=DeltaConfig(num_heads=2, scan=scan),
         gated_deltanet=GatedDeltaConfig(num_heads=2, negative_eigenvalues=rng.random() < 0.5, scan=scan),

@@ -16,6 +16,7 @@ from architectures.layers.ssm.recurrent import RecurrentMixer
 from architectures.mixers.deltanet import DeltaConfig, DeltaRule
 from architectures.mixers.gated_deltanet import GatedDeltaConfig, GatedDeltaRule
 from architectures.mixers.gla import GatedLinearAttention, GatedLinearConfig
+from architectures.mixers.mamba3 import Mamba3, Mamba3Config
 from architectures.mixers.mlstm import MLSTM, MLSTMConfig
 from architectures.mixers.rwkv7 import RWKV7, RWKV7Config
 from tests.architectures.conformance import enliven
@@ -40,6 +41,8 @@ MIXERS = {
     "mlstm": (MLSTM, MLSTMConfig),
     "mlstm, no cap": (MLSTM, lambda **more: MLSTMConfig(gate_cap=None, normaliser_eps=0.1, **more)),
     "rwkv7": (RWKV7, RWKV7Config),
+    "mamba3": (Mamba3, lambda **more: Mamba3Config(d_state=6, chunk=16, **more)),
+    "mamba3, two inputs": (Mamba3, lambda **more: Mamba3Config(d_state=6, mimo_rank=2, **more)),
 }
 
 
@@ -176,7 +179,9 @@ def test_padding_leaves_the_state_as_it_is(name):
             torch.testing.assert_close(after[part][row], value[0], atol=1e-12, rtol=1e-12)
 
 
-@pytest.mark.parametrize(("name", "part"), [("gated delta", "memory"), ("rwkv7", "memory")])
+@pytest.mark.parametrize(
+    ("name", "part"), [("gated delta", "memory"), ("rwkv7", "memory"), ("mamba3", "ssm")]
+)
 def test_the_memory_is_kept_in_float32_under_autocast(name, part):
     made = mixer(name).float()
     x_BTD = torch.randn(2, 70, 24)
@@ -197,13 +202,13 @@ def test_a_model_in_bfloat16_decodes(cls):
 
 
 def test_the_memory_is_kept_in_float32_in_a_model_in_bfloat16():
-    config = HybridConfig(d_model=32, num_layers=3, layers=["rwkv7"])
+    config = HybridConfig(d_model=32, num_layers=3, layers=["rwkv7", "mamba3", "rwkv7"])
     ours = Hybrid(config, vocab_size=19, max_length=200).bfloat16()
     tokens_BT = torch.randint(19, (2, 70))
     state = ours.start(2, 70)
     steps = [ours.step(piece, state) for piece in tokens_BT.split([60, 1, 9], dim=1)]
     torch.testing.assert_close(torch.cat(steps, dim=1), ours(tokens_BT).logits_BTV, atol=0.05, rtol=0.05)
-    assert {layer[part].dtype for layer in state.layers for part in layer.keys() & {"memory"}} == {
+    assert {layer[part].dtype for layer in state.layers for part in layer.keys() & {"memory", "ssm"}} == {
         torch.float32
     }
 

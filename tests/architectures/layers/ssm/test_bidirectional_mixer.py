@@ -20,6 +20,7 @@ from architectures.mixers.gated_deltanet import GatedDeltaConfig, GatedDeltaRule
 from architectures.mixers.gla import GatedLinearAttention, GatedLinearConfig
 from architectures.mixers.mamba import SelectiveConfig, SelectiveSSM
 from architectures.mixers.mamba2 import SSD, SSDConfig
+from architectures.mixers.mamba3 import Mamba3, Mamba3Config
 from architectures.mixers.mlstm import MLSTM, MLSTMConfig
 from architectures.mixers.rwkv7 import RWKV7, RWKV7Config
 
@@ -27,6 +28,7 @@ WIDTH = 8
 KINDS: dict[str, tuple[type[RecurrentMixer], Any]] = {
     "mamba": (SelectiveSSM, SelectiveConfig(d_state=3, selection_norm=True)),
     "mamba2": (SSD, SSDConfig(num_heads=4, d_state=5, num_groups=2, chunk=4)),
+    "mamba3": (Mamba3, Mamba3Config(num_heads=4, d_state=4, num_groups=2, mimo_rank=2, chunk=4)),
     "gla": (GatedLinearAttention, GatedLinearConfig(num_heads=2, decay_rank=3, conv_width=3)),
     "deltanet": (DeltaRule, DeltaConfig(num_heads=2)),
     "gated_deltanet": (GatedDeltaRule, GatedDeltaConfig(num_heads=2)),

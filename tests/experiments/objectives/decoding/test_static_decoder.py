@@ -55,7 +55,7 @@ MODELS = {
     "s4": (S4, S4Config(d_model=WIDTH)),
     "gated_deltanet": (GatedDeltaNet, GatedDeltaNetConfig(d_model=WIDTH)),
     "hybrid": (Hybrid, HybridConfig(d_model=WIDTH)),
-    "rwkv7": (Hybrid, HybridConfig(d_model=WIDTH, layers=["rwkv7"])),
+    "rwkv7, mamba3": (Hybrid, HybridConfig(d_model=WIDTH, layers=["rwkv7", "mamba3"])),
 }
 
 

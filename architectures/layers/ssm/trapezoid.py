@@ -1,0 +1,148 @@
+"""The recurrence of Mamba-3 with the trapezoidal rule, step by step and as matrix products over chunks.
+
+Shapes: B batch, T length, H heads, R inputs and outputs of a head, P head_dim, N state size; K chunks of Q
+steps.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from architectures.layers.ssm.ssd import chunk_decays
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrapezoidState:
+    """What the next step reads."""
+
+    h_BHPN: Tensor
+    """The state of each head."""
+    x_BHRP: Tensor
+    """The last input."""
+    B_BHRN: Tensor
+    """The input vectors of the last step."""
+
+
+def trapezoid(
+    x_BTHRP: Tensor,
+    delta_BTH: Tensor,
+    exponent_BTH: Tensor,
+    weight_BTH: Tensor,
+    B_BTHRN: Tensor,
+    C_BTHRN: Tensor,
+    state: TrapezoidState,
+    *,
+    reset_BT: Tensor | None = None,
+    chunk: int = 64,
+    path: str = "torch",
+) -> tuple[Tensor, Tensor]:
+    """The recurrence of Mamba-3 (Lahoti et al. 2026, arXiv 2603.15569).
+
+    ``h_t = exp(exponent_t) (h_(t-1) + (1 - weight_t) delta_t u_(t-1)) + weight_t delta_t u_t`` with
+    ``u_t = sum_r x_tr B_tr^T``, and ``y_tr = h_t C_tr``: an integral over the step by its two ends. A weight
+    of one is Euler's rule, that of Mamba-2; one half is the trapezoidal rule.
+
+    Args:
+        exponent_BTH: the logarithms of the decays, not positive.
+        state: that before the first step.
+        reset_BT: True where a document begins, with a state of zeros and no input before.
+        chunk: steps that ``torch`` turns into one matrix product.
+        path: ``reference`` for the plain loop, ``torch`` for chunks.
+
+    Returns:
+        y (B, T, H, R, P) and the last state (B, H, P, N).
+    """
+    now_BTH = weight_BTH * delta_BTH
+    before_BTH = delta_BTH - now_BTH
+    operands = (x_BTHRP, exponent_BTH, now_BTH, before_BTH, B_BTHRN, C_BTHRN, state, reset_BT)
+    if path == "reference" or x_BTHRP.shape[1] == 1:
+        return _recurrence(*operands)
+    return _chunks(*operands, chunk)
+
+
+def _recurrence(
+    x_BTHRP: Tensor,
+    exponent_BTH: Tensor,
+    now_BTH: Tensor,
+    before_BTH: Tensor,
+    B_BTHRN: Tensor,
+    C_BTHRN: Tensor,
+    state: TrapezoidState,
+    reset_BT: Tensor | None,
+) -> tuple[Tensor, Tensor]:
+    h_BHPN, last_BHPN = state.h_BHPN, _outer(state.x_BHRP, state.B_BHRN)
+    outputs = []
+    for t in range(x_BTHRP.shape[1]):
+        if reset_BT is not None:
+            kept_B111 = ~reset_BT[:, t, None, None, None]
+            h_BHPN, last_BHPN = h_BHPN * kept_B111, last_BHPN * kept_B111
+        decay, now, before = (x[:, t, :, None, None] for x in (exponent_BTH.exp(), now_BTH, before_BTH))
+        u_BHPN = _outer(x_BTHRP[:, t], B_BTHRN[:, t])
+        h_BHPN = decay * (h_BHPN + before * last_BHPN) + now * u_BHPN
+        last_BHPN = u_BHPN
+        outputs.append((h_BHPN[:, :, None] * C_BTHRN[:, t, :, :, None]).sum(-1))
+    return torch.stack(outputs, dim=1), h_BHPN
+
+
+def _outer(x_BHRP: Tensor, B_BHRN: Tensor) -> Tensor:
+    return (x_BHRP[..., None] * B_BHRN[..., None, :]).sum(2)
+
+
+def _chunks(
+    x_BTHRP: Tensor,
+    exponent_BTH: Tensor,
+    now_BTH: Tensor,
+    before_BTH: Tensor,
+    B_BTHRN: Tensor,
+    C_BTHRN: Tensor,
+    state: TrapezoidState,
+    reset_BT: Tensor | None,
+    chunk: int,
+) -> tuple[Tensor, Tensor]:
+    """The state without the input of its step, ``g_t = h_t - now_t u_t``, has a recurrence with one input:
+    ``g_t = exp(exponent_t) (g_(t-1) + (now_(t-1) + before_t) u_(t-1))``."""
+    length, R = x_BTHRP.shape[1], x_BTHRP.shape[3]
+    size = min(chunk, length)
+
+    def chunked(operand: Tensor) -> Tensor:
+        """(B, T, H, ...) as (B, K, H, Q, ...); padding steps of the last chunk change no state."""
+        padded = F.pad(operand, (0, 0) * (operand.ndim - 2) + (0, -length % size))
+        return padded.unflatten(1, (-1, size)).transpose(2, 3)
+
+    coefficient_BTH = exponent_BTH.exp() * (F.pad(now_BTH[:, :-1], (0, 0, 1, 0)) + before_BTH)
+    if reset_BT is not None:
+        coefficient_BTH = coefficient_BTH.masked_fill(reset_BT[..., None], 0.0)
+    earlier_BTHRP = torch.cat([state.x_BHRP[:, None], x_BTHRP[:, :-1]], dim=1)
+    x_BKHSP = chunked(earlier_BTHRP * coefficient_BTH[..., None, None]).flatten(3, 4)  # S = Q R
+    B_BKHSN = chunked(torch.cat([state.B_BHRN[:, None], B_BTHRN[:, :-1]], dim=1)).flatten(3, 4)
+    C_BKHSN = chunked(C_BTHRN).flatten(3, 4)
+    reset_BKQ = None if reset_BT is None else F.pad(reset_BT, (0, -length % size)).unflatten(1, (-1, size))
+    decays = chunk_decays(chunked(exponent_BTH)[:, :, :, None], reset_BKQ, negative=False)
+    between_BKHQQ, from_start_BKHQ, to_end_BKHQ, total_BKH = (decay.squeeze(3) for decay in decays)
+    if R > 1:
+        between_BKHQQ = between_BKHQQ.repeat_interleave(R, dim=-1).repeat_interleave(R, dim=-2)
+        from_start_BKHQ, to_end_BKHQ = (
+            x.repeat_interleave(R, dim=-1) for x in (from_start_BKHQ, to_end_BKHQ)
+        )
+    added_BKHPN = (x_BKHSP * to_end_BKHQ[..., None]).mT @ B_BKHSN
+    states, g_BHPN = [], state.h_BHPN
+    for total_BH, added_BHPN in zip(total_BKH.unbind(1), added_BKHPN.unbind(1), strict=True):
+        states.append(g_BHPN)
+        g_BHPN = total_BH[..., None, None] * g_BHPN + added_BHPN
+    y_BKHSP = (C_BKHSN @ B_BKHSN.mT * between_BKHQQ) @ x_BKHSP
+    y_BKHSP = y_BKHSP + (C_BKHSN @ torch.stack(states, dim=1).mT) * from_start_BKHQ[..., None]
+    y_BTHRP = y_BKHSP.unflatten(3, (size, R)).transpose(2, 3).flatten(1, 2)[:, :length]
+    now_BTHRP = x_BTHRP * now_BTH[..., None, None]
+    scores_BTHRR = (C_BTHRN[..., :, None, :] * B_BTHRN[..., None, :, :]).sum(-1)
+    y_BTHRP = y_BTHRP + (scores_BTHRR[..., None] * now_BTHRP[..., None, :, :]).sum(-2)
+    return y_BTHRP, g_BHPN + _outer(now_BTHRP[:, -1], B_BTHRN[:, -1])
+
+
+def trapezoid_flops(length: int, heads: int, rank: int, head_dim: int, state: int) -> int:
+    """Multiplications and additions of the recurrence: for each number of the state, the outer products and
+    the readouts (2 each), and decay, two weights and two additions; for each head, the weights (2)."""
+    return length * heads * ((4 * rank + 5) * head_dim * state + 2)
