@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import inspect
 import os
 import re
 import runpy
@@ -17,10 +18,12 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import traceback
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from types import CodeType, FrameType
 from typing import Any
 
 from machine import as_markdown
@@ -38,18 +41,31 @@ def sources(*folders: str) -> Iterator[tuple[Path, str]]:
 
 
 def print_first_step() -> None:
-    """Train a run until its first optimizer step, and print the stack there and counts of modules."""
+    """Train a run until its first optimizer step; print the stack there, modules, and files executed."""
     import torch
 
+    executed: set[CodeType] = set()
+
+    def note(frame: FrameType, event: str, argument: object) -> None:
+        if event == "call":
+            executed.add(frame.f_code)
+
     def is_own(file: str | None) -> bool:
-        return file is not None and file.startswith(f"{ROOT}/") and ".venv" not in file
+        return file is not None and file.startswith(f"{ROOT}/") and ".venv" not in file and file != __file__
 
     def step(*_: object, **__: object) -> None:
-        files = {getattr(module, "__file__", None) for module in list(sys.modules.values())}
-        own_files = [file for file in files if is_own(file) and file != __file__]
-        frames = [f for f in traceback.extract_stack() if is_own(f.filename) and f.filename != __file__]
+        sys.setprofile(None)
+        imported = {
+            module.__file__ for module in list(sys.modules.values()) if getattr(module, "__file__", None)
+        }
+        own_files = [file for file in imported if file is not None and is_own(file)]
+        frames = [frame for frame in traceback.extract_stack() if is_own(frame.filename)]
         for frame in frames:
             print("FRAME", Path(frame.filename).relative_to(ROOT), frame.name)
+        # Bodies of modules and classes, which run at import, have no fast local variables.
+        functions = (code for code in set(executed) if code.co_flags & inspect.CO_OPTIMIZED)
+        for file in sorted({code.co_filename for code in functions if is_own(code.co_filename)}):
+            print("FILE", Path(file).relative_to(ROOT))
         lines = sum(Path(file).read_text(encoding="utf-8").count("\n") for file in own_files)
         print("COUNT", len(frames), len(own_files), lines, flush=True)
         os._exit(0)
@@ -57,18 +73,22 @@ def print_first_step() -> None:
     torch.optim.AdamW.step = step  # type: ignore[assignment]
     with tempfile.TemporaryDirectory() as runs:
         sys.argv = ["train", *WORDS, f"runs={runs}"]
+        threading.setprofile(note)
+        sys.setprofile(note)
         runpy.run_module("experiments.train", run_name="__main__")
 
 
-def first_step() -> tuple[list[str], list[str]]:
-    """Return the stack inside the first optimizer step, and its counts: frames, modules, lines."""
+def first_step() -> tuple[list[str], list[str], list[str]]:
+    """Return the stack in the first optimizer step, the files executed until it, and the counts of both."""
     command = [sys.executable, __file__, "--first-step"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    lines = [line.split() for line in done.stdout.splitlines()]
-    counts = next((fields[1:] for fields in lines if fields[:1] == ["COUNT"]), None)
-    if counts is None:
+    fields: dict[str, list[str]] = {"FRAME": [], "FILE": [], "COUNT": []}
+    for line in done.stdout.splitlines():
+        name, _, value = line.partition(" ")
+        fields.get(name, []).append(value)
+    if not fields["COUNT"]:
         sys.exit(f"the run took no step:\n{done.stdout[-1000:]}{done.stderr[-2000:]}")
-    return [" ".join(fields[1:]) for fields in lines if fields[:1] == ["FRAME"]], counts
+    return fields["FRAME"], fields["FILE"], fields["COUNT"][0].split()
 
 
 def functions() -> tuple[int, int, float, int, int]:
@@ -139,12 +159,13 @@ def main() -> None:
     if args.first_step:
         print_first_step()
     rows: list[list[str]] = []
-    frames: list[str] = []
+    frames, files = list[str](), list[str]()
     if not args.static:
-        frames, (depth, modules, imported) = first_step()
+        frames, files, (depth, modules, imported) = first_step()
         size = f"{modules} ({int(imported):,})"
         rows.append(["own stack frames inside optimizer.step", depth])
         rows.append(["own modules (lines) imported to train Mamba on recall", size])
+        rows.append(["files executed to the first optimizer step", f"{len(files)}"])
     from experiments.cli import NAMES
 
     lines, count, median, private, single = functions()
@@ -163,6 +184,7 @@ def main() -> None:
     print(as_markdown(["", "measured"], rows))
     if frames:
         print("\nThe stack:", *frames, sep="\n")
+        print("\nFiles executed to the first optimizer step:", *files, sep="\n")
 
 
 if __name__ == "__main__":
