@@ -7,10 +7,10 @@ what that needs, or imports it in the function.
 
 from __future__ import annotations
 
-import argparse
 import functools
 import importlib
 import os
+import re
 import shutil
 import signal
 import sys
@@ -21,8 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hydra import version
-from hydra._internal.utils import _run_hydra, get_args_parser
+import hydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.utils import JobReturn, JobStatus
 from hydra.errors import HydraException
@@ -97,26 +96,28 @@ def start(
     guard_streams()
     end_with_parent()
     os.environ["HYDRA_FULL_ERROR"] = "1"  # exceptions reach us instead of Hydra's printer
-    one_job = functools.partial(_run_job, function)
     sweep = _Sweep(config_name, refused, parallel)
+    single: list[tuple[DictConfig, Any]] = []
     try:
         try:
-            arguments = _read_arguments(config_name)
+            _check_arguments(config_name)
             with sweep.checked():
-                _run_hydra(
-                    args=arguments, args_parser=get_args_parser(), task_function=one_job,
-                    config_path=str(CONF), config_name=config_name,
-                )  # fmt: skip
+                hydra.main(version_base="1.3", config_path=str(CONF), config_name=config_name)(
+                    functools.partial(_run_job, function, single)
+                )()
         finally:
             if sweep.config is not None and ended is not None:
                 ended(sweep.config)
         if sweep.refused:
             raise ConfigError
+        for cfg, HydraConfig.instance().cfg in single:
+            check_words(cfg, HydraConfig.get(), HydraConfig.get().overrides.task)
+            _imported(function)(cfg)
     except _CommandError as error:
         _fail(str(error), error.exit_code)
     except RunError as error:
-        if sweep.config is None:  # no cell has begun
-            _fail(str(error), error.exit_code)
+        if sweep.config is None:  # no cell of a sweep has begun
+            _fail(str(error), error.exit_code, silent=not _speaks(error))
         _fail("at least one cell failed, for the reason printed above", error.exit_code)
     except (HydraException, OmegaConfBaseException) as error:
         _fail(explain(error, config_name), 2)
@@ -126,19 +127,22 @@ def start(
         _fail(no_option(sys.argv[1:]) or f"a group has YAML files for values ({error})", 2)
 
 
-def _read_arguments(config_name: str) -> argparse.Namespace:
-    """Return the words of the command line as Hydra's arguments. Raises ConfigError.
+def _check_arguments(config_name: str) -> None:
+    """Check the words of the command line, and arrange them as Hydra reads them. Raises ConfigError.
 
-    Unlike with ``hydra.main``, options such as ``-m`` may stand between overrides.
+    ``hydra.main`` takes no option, such as ``-m``, between overrides: options go to the end.
     """
     check_one_root()
-    sys.argv[1:] = path_words(sys.argv[1:])
-    refuse_unreadable(sys.argv[1:])
-    refuse_other_words_of(sys.argv[1:], config_name)
+    words = path_words(sys.argv[1:])
+    refuse_unreadable(words)
+    refuse_other_words_of(words, config_name)
     if config_name == "config":
-        refuse_no_words(sys.argv[1:])
-    version.setbase("1.3")
-    return get_args_parser().parse_intermixed_args()
+        refuse_no_words(words)
+    is_override = [not word.startswith(("-", "/", ".")) and re.search("=|^~", word) for word in words]
+    sys.argv[1:] = [
+        *(word for word, override in zip(words, is_override, strict=True) if override),
+        *(word for word, override in zip(words, is_override, strict=True) if not override),
+    ]
 
 
 class _CommandError(ConfigError):
@@ -256,20 +260,20 @@ def _value_of(job: JobReturn) -> object:
     return job._return_value
 
 
-def _run_job(function: Function | str, cfg: DictConfig) -> object:
-    """Run one job. A failure ends the process; in a sweep it is reported and the other jobs go on.
+def _run_job(function: Function | str, single: list[tuple[DictConfig, Any]], cfg: DictConfig) -> object:
+    """Run one cell of a sweep for Hydra, and return what the sweeper gets. A failure is printed, and raised.
 
-    What the function returns is given to the sweeper.
+    A single run is only noted, with Hydra's own part of the configuration: ``start`` runs it after Hydra has
+    returned, since nobody waits for what it returns.
     """
+    if HydraConfig.get().mode == RunMode.RUN:
+        single.append((cfg, HydraConfig.instance().cfg))
+        return None
     try:
         if is_worker() and asked_to_stop():
             raise Preempted
-        if HydraConfig.get().mode == RunMode.RUN:
-            check_words(cfg, HydraConfig.get(), HydraConfig.get().overrides.task)
-        return (_imported(function) if isinstance(function, str) else function)(cfg)
+        return _imported(function)(cfg)
     except RunError as error:
-        if HydraConfig.get().mode == RunMode.RUN:
-            _fail(str(error), error.exit_code, silent=not _speaks(error))
         sys.stderr.write(redact(f"error: {' '.join(HydraConfig.get().overrides.task)}: {error}\n"))
         raise
     except Preempted as preempted:
@@ -283,9 +287,12 @@ def _run_job(function: Function | str, cfg: DictConfig) -> object:
         return preempted  # raised by the sweep when the other workers have ended theirs
 
 
-def _imported(path: str) -> Function:
-    module, _, name = path.rpartition(".")
-    return getattr(importlib.import_module(module), name)
+def _imported(function: Function | str) -> Function:
+    if not isinstance(function, str):
+        return function
+    module, _, name = function.rpartition(".")
+    imported: Function = getattr(importlib.import_module(module), name)
+    return imported
 
 
 def _speaks(error: RunError) -> bool:
