@@ -41,9 +41,9 @@ from experiments.config.folder import CONF
 from experiments.config.schema import TrainerConfig
 from experiments.config.sections import read_sections
 from experiments.objectives.objective import View
-from experiments.run.build import build, build_model
 from experiments.run.plan import Plan, plan
-from experiments.run.record import planned_result
+from experiments.run.run import build, build_model
+from experiments.run.session import planned_result
 from experiments.run.settings import Settings, read_settings
 from experiments.runtime.console import Console
 from experiments.runtime.preemption import Interruptions
@@ -52,7 +52,7 @@ from experiments.runtime.watchdog import Watchdog
 from experiments.tracking.run_folder import RunFolder
 from experiments.tracking.summary import derived
 from experiments.tracking.tracker import RunIdentity, open_tracker
-from experiments.training.lr_schedule import set_learning_rate
+from experiments.training.optimizer_step import set_learning_rate
 from experiments.training.parallel.device_mesh import ParallelDims
 from experiments.training.trainer import Trainer
 

@@ -84,8 +84,8 @@ def _machine() -> Iterator[tuple[str, str]]:
     import torch
 
     from architectures.kernels.cpu.build import problem
-    from experiments.runtime import caching_allocator
     from experiments.runtime.machine import free_memory, total_memory, usable_cores
+    from experiments.runtime.memory import allocator_problem
 
     yield "ok", f"{usable_cores()} CPU cores, {torch.get_num_threads()} threads of PyTorch"
     try:
@@ -97,7 +97,7 @@ def _machine() -> Iterator[tuple[str, str]]:
         yield "--", f"no C++ kernels ({reason}): PyTorch's own are used, which are slower"
     else:
         yield from _kernels()
-    if reason := caching_allocator.problem():
+    if reason := allocator_problem():
         yield "--", f"no caching allocator ({reason}): steps with tensors above 32 MiB are slower on a CPU"
     if torch.cuda.is_available():
         for number in range(torch.cuda.device_count()):

@@ -48,9 +48,8 @@ from experiments.run.generation.writing import (
     tokens_with_positions,
 )
 from experiments.run.load_model import LoadedModel, UnmaskingOverrides, load_model, override_unmasking
-from experiments.runtime.device import configure_process, torch_device
+from experiments.runtime.device import configure_process, inference, torch_device
 from experiments.runtime.errors import ConfigError
-from experiments.runtime.precision import inference
 
 REPLACEMENT = "\ufffd"
 """Replaces bytes that are not a complete character."""

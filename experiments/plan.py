@@ -193,7 +193,7 @@ def _note(cfg: DictConfig) -> None:
 
 def _status(settings: Settings) -> str:
     """``done``, ``stored``, ``failed: why``, ``unreadable: why``, ``begun, step N`` or ``missing``."""
-    from experiments.run.stored_rows import stored_status
+    from experiments.run.skipped_cells import stored_status
 
     folder = RunFolder(settings.folder)
     try:

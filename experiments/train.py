@@ -21,13 +21,13 @@ from omegaconf import DictConfig
 
 from experiments.config.hydra_app import Parallel, start
 from experiments.config.sections import read_sections
-from experiments.run.refusal import AskedCell, refuse_uncomposed
-from experiments.run.study_summary import summary
+from experiments.run.skipped_cells import AskedCell, refuse_uncomposed
+from experiments.run.summary import summary
 from experiments.run.sweep_schedule import RunCost, arrange
 from experiments.runtime.errors import ConfigError, RunError
 from experiments.runtime.imports import uncollected
+from experiments.runtime.machine import process_rank
 from experiments.runtime.preemption import stops_at_once
-from experiments.runtime.rank import process_rank
 from experiments.tracking.run_folder import RunFolder
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def train(cfg: DictConfig) -> float:
             requested.forget(settings.folder)
             if not is_stored(settings):
                 from experiments.run.run import run
-                from experiments.runtime.failures import as_run_errors
+                from experiments.runtime.errors import as_run_errors
                 from experiments.training.parallel import collectives
 
                 with as_run_errors(), collectives.left_at_end():
@@ -83,7 +83,7 @@ def cost(cfg: DictConfig) -> RunCost:
 
 def is_stored(settings: Settings) -> bool:
     """Return True, and say so, if a frame of results holds the run (``study.stored``)."""
-    from experiments.run.stored_rows import stored_status
+    from experiments.run.skipped_cells import stored_status
 
     status = None if RunFolder(settings.folder).finished else stored_status(settings)
     if status is not None:

@@ -21,8 +21,7 @@ from experiments.config.command_line import plain_value
 from experiments.config.options import failed, shows_help, split_words
 from experiments.prepare import PrepareConfig
 from experiments.runtime.errors import ConfigError, RunError
-from experiments.runtime.secrets import redact
-from experiments.runtime.streams import guard_streams
+from experiments.runtime.secrets import guard_streams, redact
 from slurm.cluster import ClusterConfig, chosen_cluster
 from slurm.jobs import SubmitOptions, dry_run, log_file, submit_jobs
 

@@ -31,7 +31,7 @@ import rich.console
 import rich.table
 
 from experiments.config.options import run_command
-from experiments.run.refusal import refusals
+from experiments.run.skipped_cells import refusals
 from experiments.runtime.console import clock, count
 from experiments.runtime.errors import ConfigError, nearest, nearest_folder
 from experiments.runtime.run_status import RunStatus

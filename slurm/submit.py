@@ -24,12 +24,11 @@ from experiments.config.hydra_app import start
 from experiments.config.options import failed, shows_help, split_words
 from experiments.config.sections import read_sections
 from experiments.config.studies import study_command
-from experiments.run.refusal import AskedCell
+from experiments.run.skipped_cells import AskedCell
 from experiments.runtime.console import plural
 from experiments.runtime.errors import ConfigError, RunError
 from experiments.runtime.run_status import FINAL, RunStatus
-from experiments.runtime.secrets import redact
-from experiments.runtime.streams import guard_streams
+from experiments.runtime.secrets import guard_streams, redact
 from slurm.allocation import TimeLimits, allocation
 from slurm.cluster import ClusterConfig, chosen_cluster
 from slurm.jobs import SubmitOptions, by_allocation, commands, dry_run, submit_jobs
@@ -99,7 +98,7 @@ def plan_runs(
 
     def collect(cfg: DictConfig) -> None:
         from experiments.run.settings import read_settings  # imports torch, which --help need not wait for
-        from experiments.run.stored_rows import stored_status
+        from experiments.run.skipped_cells import stored_status
 
         # As typed: ${oc.env:NAME} is read by the job, and its value, which may be a secret, is not written.
         typed_arguments: Any = OmegaConf.to_container(HydraConfig.get().overrides.task, resolve=False)

@@ -24,7 +24,7 @@ from analysis.track.rules import read_track
 from analysis.track.runs import sweep
 from experiments.cli import MODULES
 from experiments.config.studies import study_words
-from experiments.run.study_summary import summary
+from experiments.run.summary import summary
 from experiments.run.tuned_rates import read_rates
 from experiments.runtime.errors import ConfigError
 from slurm import submit

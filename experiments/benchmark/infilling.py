@@ -18,8 +18,8 @@ from experiments.benchmark.workloads import Cell, CellConfig, Measured
 from experiments.data.tokenizers.vocabulary import Vocabulary
 from experiments.objectives.decoding.sampling import SamplingConfig
 from experiments.objectives.diffusion.unmasking_sampler import UnmaskingObjective
+from experiments.runtime.device import inference
 from experiments.runtime.errors import DataError
-from experiments.runtime.precision import inference
 from experiments.tasks.task import Batch, Task
 
 WARMUP_STEPS = 4

@@ -20,7 +20,7 @@ from architectures.backbone import Backbone, DecodingState
 from architectures.kernels.cpu.decode.layer_spec import ROWS
 from architectures.kernels.pointwise import cross_entropy
 from experiments.benchmark.timing import Stopwatch, is_stable
-from experiments.runtime.precision import autocast, inference
+from experiments.runtime.device import autocast, inference
 from experiments.training.optimizers.adamw import AdamW
 
 MODES = ("train", "prefill", "decode", "sample")

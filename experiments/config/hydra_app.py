@@ -43,20 +43,19 @@ from experiments.config.messages import (
     unmatched,
 )
 from experiments.config.path_words import path_words, quote
-from experiments.runtime.child_processes import end_with_parent
-from experiments.runtime.errors import ConfigError, Preempted, RunError
-from experiments.runtime.imports import check_one_root
-from experiments.runtime.preemption import ends_at_signals, is_default
-from experiments.runtime.rank import process_rank
-from experiments.runtime.secrets import redact
-from experiments.runtime.streams import guard_streams
-from experiments.runtime.sweep_workers import (
+from experiments.runtime.child_processes import (
     asked_to_stop,
     begin_worker,
+    end_with_parent,
     hand_signals_on,
     is_worker,
     note_stop,
 )
+from experiments.runtime.errors import ConfigError, Preempted, RunError
+from experiments.runtime.imports import check_one_root
+from experiments.runtime.machine import process_rank
+from experiments.runtime.preemption import ends_at_signals, is_default
+from experiments.runtime.secrets import guard_streams, redact
 
 Function = Callable[[DictConfig], object]
 

@@ -19,8 +19,7 @@ from architectures.nearest_name import nearest_name
 from experiments.config.command_line import plain_value, refuse_other_words_of_keys
 from experiments.config.structured import typed
 from experiments.runtime.errors import ConfigError, RunError
-from experiments.runtime.secrets import redact
-from experiments.runtime.streams import guard_streams
+from experiments.runtime.secrets import guard_streams, redact
 from experiments.runtime.synonyms import SYNONYMS
 
 Options = TypeVar("Options")

@@ -17,8 +17,8 @@ from architectures.backbone import Backbone
 from experiments.evaluation.lockstep import in_step
 from experiments.evaluation.slices import TokenSlices
 from experiments.objectives.objective import Objective, Score
+from experiments.runtime.device import inference
 from experiments.runtime.errors import DataError
-from experiments.runtime.precision import inference
 from experiments.runtime.seeds import evaluation_seed
 from experiments.tasks.bits_per_byte import bits_per_byte, bits_per_byte_metric, nats_to_bits
 from experiments.tasks.metrics import GENERATED, SAMPLE, WHOLE, Metric, cluster_totals, ratio_standard_error

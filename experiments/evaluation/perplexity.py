@@ -17,8 +17,8 @@ from architectures.backbone import Backbone
 from experiments.evaluation.measure import EVALUATION_SEED, first_examples
 from experiments.evaluation.slices import longest_repeats
 from experiments.objectives.objective import Objective, at_tokens
+from experiments.runtime.device import inference
 from experiments.runtime.errors import ConfigError
-from experiments.runtime.precision import inference
 from experiments.tasks.bits_per_byte import bits_to_nats
 from experiments.tasks.metrics import Metric
 from experiments.tasks.task import Batch, Task

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 import torch
 
 from architectures.backbone import Backbone
+from experiments.runtime.device import inference
 from experiments.runtime.errors import ConfigError
-from experiments.runtime.precision import inference
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -33,11 +33,11 @@ from experiments.tracking.code_hash import changed_code
 from experiments.tracking.run_files import checksum, is_intact
 from experiments.tracking.run_folder import RunFolder
 from experiments.training.checkpoints import checkpoint
-from experiments.training.checkpoints.state_dict import unique_tensors
 from experiments.training.checkpoints.stored_state import (
     in_shards,
     read_tensors,
     stored_tensors,
+    unique_tensors,
     weight_files,
     whole_tensors,
 )
@@ -337,13 +337,11 @@ def fitting(tensors: dict[str, Tensor], model: Backbone, source: Path, *, new_re
     missing = sorted(n for n in set(own) - set(tensors) - tied if not spared(n))
     extra = sorted(n for n in set(tensors) - set(own) if not spared(n))
     shapes = [f"{n} {tuple(tensors[n].shape)}, not {tuple(own[n].shape)}" for n in wrong if not spared(n)]
-    found = {"of another shape": shapes, "missing": missing, "left over": extra}
-    if any(found.values()):
-        said = "; ".join(f"{what}: {_some(names)}" for what, names in found.items() if names)
-        raise ConfigError(f"{source}: its tensors do not fit the model: {said}")
+    misfits = {"of another shape": shapes, "missing": missing, "left over": extra}
+    if any(misfits.values()):
+        more = {
+            what: f" and {len(names) - 3} more" if len(names) > 3 else "" for what, names in misfits.items()
+        }
+        lists = [f"{what}: {', '.join(names[:3])}{more[what]}" for what, names in misfits.items() if names]
+        raise ConfigError(f"{source}: its tensors do not fit the model: {'; '.join(lists)}")
     return [name for name in tensors if name in own and name not in wrong]
-
-
-def _some(names: list[str]) -> str:
-    rest = f" and {len(names) - 3} more" if len(names) > 3 else ""
-    return ", ".join(names[:3]) + rest

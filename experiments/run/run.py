@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 
+import torch
+
+from architectures.backbone import Backbone
 from experiments.evaluation.divergence import divergence
-from experiments.run.bounds import check_run
-from experiments.run.build import Built, build
-from experiments.run.plan import Plan, plan
+from experiments.run.model_files import ModelSpec, load_folder_state
+from experiments.run.plan import Plan, check_run, plan
 from experiments.run.session import RunSession, open_run
 from experiments.run.settings import Settings
-from experiments.runtime.errors import DivergedError, OutOfMemoryError
-from experiments.runtime.memory import is_out_of_memory, reset_peak_memory
+from experiments.runtime.device import torch_device
+from experiments.runtime.errors import DivergedError, OutOfMemoryError, is_out_of_memory
+from experiments.runtime.memory import reset_peak_memory
+from experiments.runtime.seeds import initialization_seed
 from experiments.training.parallel import collectives
 from experiments.training.parallel.device_mesh import ParallelDims
+from experiments.training.parallel.strategy import Strategy
 from experiments.training.trainer import Trainer
 
 
@@ -30,8 +36,14 @@ def run(settings: Settings) -> None:
             return
         planned = collectives.rank_zero_first(lambda: plan(settings))
         check_run(settings, planned.matched.config, planned.cost, planned.sizes.vocab_size)
-        built = build_checked(settings, planned, session.dims)
-        session.begin(planned, built)
+        try:
+            reset_peak_memory()
+            built = build(settings, planned, session.dims)
+        except (RuntimeError, MemoryError) as error:
+            if is_out_of_memory(error):
+                raise OutOfMemoryError(f"out of memory while building the model: {error}") from error
+            raise
+        session.begin(planned, built.spec, built.kernels)
         trainer = Trainer(
             settings,
             strategy=built.strategy,
@@ -46,17 +58,6 @@ def run(settings: Settings) -> None:
         session.trainer = trainer
         trainer.fit()
         evaluate(trainer, planned, session)
-
-
-def build_checked(settings: Settings, planned: Plan, dims: ParallelDims) -> Built:
-    """Build the model of a run. Raises OutOfMemoryError where it does not fit."""
-    try:
-        reset_peak_memory()
-        return build(settings, planned, dims)
-    except (RuntimeError, MemoryError) as error:
-        if is_out_of_memory(error):
-            raise OutOfMemoryError(f"out of memory while building the model: {error}") from error
-        raise
 
 
 def evaluate(trainer: Trainer, planned: Plan, session: RunSession) -> None:
@@ -78,3 +79,75 @@ def evaluate(trainer: Trainer, planned: Plan, session: RunSession) -> None:
     result.references = planned.task.references()
     if (reason := divergence(test_metrics[0], result.references, trainer.state.step)) is not None:
         raise DivergedError(reason)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Built:
+    """A model with its initial weights, ready to be trained."""
+
+    strategy: Strategy
+    spec: ModelSpec
+    kernels: dict[str, str]
+    """Implementation of each costly part of the model, for the record of the run."""
+
+
+def build(settings: Settings, planned: Plan, dims: ParallelDims) -> Built:
+    """Build the model. Where several processes train it, each builds the parts that it keeps.
+
+    Raises:
+        ConfigError: the model cannot be divided among the processes as the settings ask.
+    """
+    device, fill, kernels = torch_device(settings.device.name), None, dict[str, str]()
+    if dims.mesh is None:
+        model = build_model(settings, planned)
+    else:
+        from experiments.training.parallel.initial_shards import DividedStart
+
+        start = DividedStart(
+            lambda: new_model(settings, planned, meta=True),
+            lambda: new_model(settings, planned),
+            lambda model: load_initial(settings, model),
+        )
+        model, fill = start.model, partial(start.fill, device)
+        if device.type == "cpu":
+            # A whole model that nothing is written into takes no memory, and its layers say what will run.
+            kernels = new_model(settings, planned, meta=True).to_empty(device="cpu").kernels()
+    spec = ModelSpec.of(model, settings.names.backbone, planned.task.tokenizer)
+    strategy = Strategy(
+        dims,
+        model,
+        planned.objective,
+        device=device,
+        activation_checkpointing=settings.parallel.activation_checkpointing,
+        compile_blocks=settings.trainer.compile == "blocks",
+        precision=settings.device.precision,
+        fill=fill,
+    )
+    return Built(strategy=strategy, spec=spec, kernels=kernels or model.kernels())
+
+
+def build_model(settings: Settings, planned: Plan) -> Backbone:
+    """Return the whole model with its initial weights, on its device."""
+    model = new_model(settings, planned)
+    load_initial(settings, model)
+    return model.to(torch_device(settings.device.name))
+
+
+def new_model(settings: Settings, planned: Plan, *, meta: bool = False) -> Backbone:
+    """Return the model as its constructors initialise it, in CPU memory, or on the meta device."""
+    sizes, config = planned.sizes, planned.matched.config
+    if not meta:
+        torch.manual_seed(initialization_seed(settings.seed))
+    model = (sizes.on_meta if meta else sizes.build)(settings.backbone_class, config)
+    if (width := settings.optimizer.mup_base_width) is not None:
+        from experiments.training import mup
+
+        base = sizes.on_meta(settings.backbone_class, mup.at_width(settings.backbone, width))
+        mup.parametrise(model, base)
+    return model
+
+
+def load_initial(settings: Settings, model: Backbone) -> None:
+    """Load the weights of ``init_from`` into a model, if the run has them."""
+    if (initial := settings.init_from) is not None:
+        load_folder_state(initial.path, model, new_readout=True)

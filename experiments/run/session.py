@@ -1,7 +1,8 @@
-"""Guards of a run folder while a process trains: one session of a run.
+"""Guards and record of a run folder while a process trains: one session of a run.
 
-``open_run`` holds all guards: signals, the process group, the lock, the checks before a run is resumed, the
-limit of restarts, and the result that is written whether training completes or fails.
+``open_run`` contains all guards: signals, the process group, the lock, the checks before a run is resumed,
+the limit of restarts, and the result that is written whether training completes or fails. The record is
+identity and provenance before training, and the result after it.
 """
 
 from __future__ import annotations
@@ -10,34 +11,37 @@ import datetime
 import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 
 from experiments.config.tracking import TrackingConfig
 from experiments.run import resume_compatibility
-from experiments.run.build import Built
-from experiments.run.closing import closing_lines
-from experiments.run.model_files import PARENT, model_folder, warn_of_changed_code
+from experiments.run.model_files import PARENT, ModelSpec, model_folder, warn_of_changed_code
 from experiments.run.plan import Plan
-from experiments.run.record import (
-    begin_record,
-    finish_record,
-    planned_result,
-    training_summary,
-)
 from experiments.run.settings import Settings
+from experiments.run.summary import closing_lines
 from experiments.runtime.console import Console, clock, count, plural
 from experiments.runtime.device import configure_process, torch_device
-from experiments.runtime.errors import LockedError, Preempted, RunError
-from experiments.runtime.failures import to_run_error
+from experiments.runtime.errors import CheckpointError, LockedError, Preempted, RunError, to_run_error
 from experiments.runtime.json_state import read_model
 from experiments.runtime.machine import usable_threads
 from experiments.runtime.memory import peak_memory
 from experiments.runtime.preemption import Interruptions, stops_at_once
-from experiments.runtime.restarts import check_progress
 from experiments.runtime.run_lock import RunLock
 from experiments.runtime.run_status import RunStatus
 from experiments.runtime.secrets import redact
-from experiments.tracking.run_files import ParentRun, Resume, RunResult, TrainingSet
+from experiments.runtime.watchdog import check_progress
+from experiments.tasks.task import Task
+from experiments.tracking.provenance import provenance
+from experiments.tracking.run_files import (
+    DataSource,
+    InitialModel,
+    ParentRun,
+    Provenance,
+    Resume,
+    RunResult,
+    TrainingSet,
+    TrainingSummary,
+)
 from experiments.tracking.run_folder import RunFolder
 from experiments.tracking.summary import derived
 from experiments.tracking.tracker import RunIdentity, Tracker, open_tracker
@@ -112,20 +116,25 @@ class RunSession:
     tracker: Tracker = field(init=False)
     interruptions: Interruptions = field(init=False)
 
-    def begin(self, planned: Plan, built: Built) -> None:
+    def begin(self, planned: Plan, spec: ModelSpec, kernels: dict[str, str]) -> None:
         """Write what is known before training, open the tracker, and let signals wait for the end of a step.
 
         Raises:
             DataError, CheckpointError: the run cannot be resumed, or its folder cannot be written.
         """
         settings, folder = self.settings, self.folder
-        kernels = built.kernels | self._kernels_of_training()
+        # How processes and compiled blocks train is recorded with the kernels.
+        kernels = dict(kernels)
+        if self.dims.mesh is not None:
+            kernels["processes"] = self.dims.describe()
+        if settings.trainer.compile != "none":
+            kernels["blocks"] = "compiled"
         source = settings.init_from or settings.continue_from
         if source is not None and folder.writes:
             warn_of_changed_code(model_folder(source.path), [settings.backbone_class.__module__])
         self.result = planned_result(settings, planned)
         resume = collectives.run_on_rank_zero(
-            lambda: begin_record(settings, planned, built.spec, kernels, folder, self.console).resume.tree()
+            lambda: begin_record(settings, planned, spec, kernels, folder, self.console).resume.tree()
         )
         self.result.resume = Resume(**resume)
         if settings.continue_from is not None:
@@ -146,11 +155,6 @@ class RunSession:
             Interruptions(settings.trainer.preemption_margin_seconds, clock=collectives.is_rank_zero())
         )
 
-    def _kernels_of_training(self) -> dict[str, str]:
-        """Return the part of the recorded kernels that says how processes and compiled blocks train."""
-        processes = {} if self.dims.mesh is None else {"processes": self.dims.describe()}
-        return processes | ({} if self.settings.trainer.compile == "none" else {"blocks": "compiled"})
-
     def end(self, failure: BaseException | None) -> None:
         """Write the result of a run that has trained, and print its last lines.
 
@@ -163,8 +167,8 @@ class RunSession:
         assert self.trainer is not None
         if isinstance(failure, Exception):
             failure = collectives.first_failure(to_run_error(failure))
-        result = self._finished(self.trainer, failure)
-        failure = finish_record(self.folder, result, failure)
+        result = self._final_result(self.trainer, failure)
+        failure = write_result(self.folder, result, failure)
         exit_code = 0 if failure is None else getattr(failure, "exit_code", RunError.exit_code)
         self.tracker.close(result, exit_code)
         if failure is not None:
@@ -179,7 +183,7 @@ class RunSession:
         for line in closing_lines(self.folder.root, result):
             self.console.log(line)
 
-    def _finished(self, trainer: Trainer, failure: BaseException | None) -> RunResult:
+    def _final_result(self, trainer: Trainer, failure: BaseException | None) -> RunResult:
         """Return the result of a run that has trained."""
         result, peak = self.result, peak_memory(trainer.device)
         result.status = RunStatus("complete" if failure is None else getattr(failure, "status", "preempted"))
@@ -256,3 +260,127 @@ def opening_lines(
     if kernels:
         lines.append("kernels: " + ", ".join(f"{part}: {path}" for part, path in kernels.items()))
     return lines
+
+
+def planned_result(settings: Settings, planned: Plan) -> RunResult:
+    """Return what is known of the result before the run folder is written."""
+    task, source = planned.task, settings.init_from
+    result = RunResult(
+        format=1,
+        key=settings.key,
+        study=settings.study.name,
+        cell=settings.cell,
+        digest=settings.digest,
+        seed=settings.seed,
+        **asdict(settings.names),
+        **dict(planned.cost),
+        fingerprint=task.fingerprint,
+        message=None,
+        metrics=[],
+    )
+    if (training_set := describe_training_set(task)) is not None:
+        result.training_set = training_set
+    if task.note is not None:
+        result.data_note = task.note
+    if source is not None:
+        result.initial = InitialModel(path=str(source.path), fingerprint=source.fingerprint)
+    return result
+
+
+def begin_record(
+    settings: Settings,
+    planned: Plan,
+    spec: ModelSpec,
+    kernels: dict[str, str],
+    folder: RunFolder,
+    console: Console,
+) -> Provenance:
+    """Write what is known before training. One process calls it.
+
+    Raises:
+        CheckpointError: the run folder cannot be written.
+    """
+    try:
+        resume_compatibility.check_checkpoints(folder.root)
+        if settings.continue_from is not None:
+            resume_compatibility.copy_parent_checkpoint(settings.continue_from, folder.root)
+        now = provenance(
+            settings.key,
+            torch_device(settings.device.name),
+            settings.device.precision,
+            DataSource(task=settings.names.task, fingerprint=planned.task.fingerprint),
+            kernels,
+            code_modules(settings),
+        )
+        now.resume = resume_compatibility.compare_provenance(folder.root, now, console.log)
+        folder.open(settings.resolved, now)
+        spec.write(folder.root)
+        if planned.task.tokenizer is not None:
+            planned.task.tokenizer.save(folder.root)
+    except OSError as error:
+        raise CheckpointError(f"{settings.folder}: the run folder cannot be written: {error}") from error
+    return now
+
+
+def code_modules(settings: Settings) -> list[str]:
+    """Return the modules that a configuration names, which may be the user's: they decide the result."""
+    classes = (
+        settings.backbone_class,
+        settings.objective_class,
+        settings.task_class,
+        type(settings.optimizer),
+    )
+    schedule = settings.optimizer.schedule
+    return [cls.__module__ for cls in classes] + ([schedule] if "." in schedule else [])
+
+
+OVERLAP_EXAMPLES = 2000
+"""Held-out examples that are compared with a finite training set."""
+
+
+def describe_training_set(task: Task) -> TrainingSet | None:
+    """Return the size of a generated task's finite training set, and its overlap; None for any other task."""
+    size = task.num_examples("train")
+    if size is None or task.num_examples("test") is not None:
+        return None
+    overlap = {split: task.overlap(split, OVERLAP_EXAMPLES) for split in ("validation", "test")}
+    return TrainingSet(examples=size, overlap=overlap)
+
+
+def training_summary(trainer: Trainer, peak: int) -> TrainingSummary:
+    """Return the ``training`` section of result.json; ``peak`` is the peak memory in bytes."""
+    state, examples = trainer.state, trainer.task.num_examples("train")
+    return TrainingSummary(
+        steps=state.step,
+        tokens=state.tokens,
+        flops=state.flops,
+        epochs=None if examples is None else state.step * trainer.batch_size / examples,
+        seconds=state.seconds,
+        device_seconds=state.device_seconds,
+        tokens_per_second=state.tokens / state.seconds if state.seconds else None,
+        compile_seconds=state.compile_seconds,
+        data_share=state.data_seconds / state.seconds if state.seconds else None,
+        peak_memory_bytes=peak,
+        micro_batch_size=trainer.micro_batcher.size,
+        skipped_steps=state.anomalies.skipped,
+        loss_spikes=state.anomalies.spikes,
+    )
+
+
+def write_result(folder: RunFolder, result: RunResult, error: BaseException | None) -> BaseException | None:
+    """Write the result. Return the error the run ends with: ``error``, or that nothing can be written."""
+
+    def write() -> None:
+        try:
+            folder.finish(result)
+        except OSError as failure:
+            raise CheckpointError(f"{folder.root}: the result cannot be written: {failure}") from failure
+
+    try:
+        if error is None or isinstance(error, Preempted):
+            collectives.run_on_rank_zero(write)  # all are here, and shall not end well where the first cannot
+        else:
+            write()  # the others may be gone
+    except RunError as failure:
+        return failure
+    return error

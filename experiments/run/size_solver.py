@@ -118,7 +118,15 @@ def match(cls: type[Backbone], config: BackboneConfig, scale: ScaleConfig, sizes
     """Return the configuration whose size on ``scale.axis`` is nearest the target. Raises ConfigError."""
 
     def measure(candidate: BackboneConfig) -> int:
-        return _size(sizes.on_meta(cls, candidate), scale.axis, sizes)
+        model = sizes.on_meta(cls, candidate)
+        if scale.axis == "flops":
+            return round(training_flops_per_token(model, sizes))
+        parts = model.parameters_by_part()
+        return {
+            "non_embedding": parts.body,
+            "active_non_embedding": parts.body - parts.inactive,
+            "total": parts.total,
+        }[scale.axis]
 
     def matched(chosen: BackboneConfig, value: int) -> Matched:
         parts = sizes.on_meta(cls, chosen).parameters_by_part()
@@ -158,18 +166,6 @@ def _out_of_reach(cls: type[Backbone], config: BackboneConfig, scale: ScaleConfi
         f"on this axis. The solver sets backbone.d_model and backbone.{config.fine_knob} where they "
         "are null; leave them null, choose another target, or scale=given to keep all widths"
     )
-
-
-def _size(model: Backbone, axis: str, sizes: Sizes) -> int:
-    """Return the size of a model on an axis: in training FLOPs per token, or in parameters."""
-    if axis == "flops":
-        return round(training_flops_per_token(model, sizes))
-    parts = model.parameters_by_part()
-    return {
-        "non_embedding": parts.body,
-        "active_non_embedding": parts.body - parts.inactive,
-        "total": parts.total,
-    }[axis]
 
 
 def _nearest_width(base: BackboneConfig, target: int, measure: Any) -> BackboneConfig:

@@ -1,11 +1,15 @@
-"""The device to compute on, and global settings of the process: CPU threads, kernels, the heap.
+"""The device of a process, mixed precision, and its global settings: CPU threads, kernels, the heap.
 
 Importing this module imports torch, which needs seconds; the configuration schema therefore stays free of it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
+from torch import nn
 
 from architectures.kernels import pointwise
 from experiments.runtime.errors import ConfigError
@@ -38,3 +42,20 @@ def configure_process(*, threads: int | None, kernels: str) -> None:
         pointwise.choose(kernels)
     except ValueError as error:
         raise ConfigError(f"device.{error}") from error
+
+
+@contextmanager
+def inference(model: nn.Module, device: torch.device, precision: str) -> Iterator[None]:
+    """Within it the model is in evaluation mode, without gradients, in the precision of training."""
+    was_training = model.training
+    model.eval()
+    try:
+        with torch.no_grad(), autocast(device, precision):
+            yield
+    finally:
+        model.train(was_training)
+
+
+def autocast(device: torch.device, precision: str) -> torch.autocast:
+    """Return the autocast context of ``device.precision``; disabled for ``fp32``."""
+    return torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16")

@@ -8,7 +8,10 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterable
+import sys
+import traceback
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from architectures.nearest_name import nearest_name
@@ -72,6 +75,44 @@ class Preempted(SystemExit):
         super().__init__(code)
         self.args = (code, reason)  # so that it can travel between processes
         self.reason = reason
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Return True for the errors of PyTorch, NumPy, cuBLAS and Python when an allocation fails."""
+    torch = sys.modules.get("torch")  # without it none of its errors can be raised
+    if isinstance(error, MemoryError) or (torch is not None and isinstance(error, torch.OutOfMemoryError)):
+        return True
+    return isinstance(error, RuntimeError) and any(
+        message in str(error)
+        for message in ("can't allocate memory", "std::bad_alloc", "CUBLAS_STATUS_ALLOC_FAILED")
+    )
+
+
+def to_run_error(failure: Exception) -> RunError:
+    """Return ``failure`` if it is a RunError, else the RunError that describes it.
+
+    If the system cannot read or write, it is an error of storage; of all other exceptions, the record gets
+    the traceback.
+    """
+    if isinstance(failure, RunError):
+        return failure
+    if is_out_of_memory(failure):
+        return OutOfMemoryError(
+            f"out of memory: {failure}; halve budget.micro_batch_size, which changes memory and not results"
+        )
+    if isinstance(failure, OSError) and not isinstance(failure, ConnectionError):
+        return CheckpointError(f"storage fails: {failure}; make room, or choose another place with runs=")
+    lines = traceback.format_exception(failure)
+    return RunError(f"{type(failure).__name__}: {failure}\n{''.join(lines)}")
+
+
+@contextmanager
+def as_run_errors() -> Iterator[None]:
+    """Raise every exception within as a RunError, which has a status and an exit code."""
+    try:
+        yield
+    except Exception as error:
+        raise to_run_error(error) from error
 
 
 def is_full(error: OSError) -> bool:

@@ -1,10 +1,11 @@
-"""Processor cores and memory that this process may use: in a container or a job, a part of the machine's."""
+"""What this process may use of the machine, cores and memory, and its rank among those that share a run."""
 
 from __future__ import annotations
 
 import math
 import os
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 PROC, CGROUPS = Path("/proc"), Path("/sys/fs/cgroup")
@@ -82,3 +83,26 @@ def _text(path: Path) -> str:
         return path.read_text().strip()
     except OSError:
         return ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProcessRank:
+    """The position of this process among those that share a run."""
+
+    rank: int = 0
+    local_rank: int = 0
+    """Rank among the processes of its machine."""
+    size: int = 1
+
+
+def process_rank() -> ProcessRank:
+    """Return the rank that ``torchrun`` or ``srun`` gave this process.
+
+    Tasks of ``srun`` without MASTER_ADDR are treated as separate runs.
+    """
+    env = os.environ
+    names = ("RANK", "LOCAL_RANK", "WORLD_SIZE")
+    if "RANK" not in env and "MASTER_ADDR" in env and "SLURM_STEP_NUM_TASKS" in env:
+        names = ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_STEP_NUM_TASKS")
+    rank, local_rank, size = (int(env.get(name, default)) for name, default in zip(names, "001", strict=True))
+    return ProcessRank(rank=rank, local_rank=local_rank, size=size)

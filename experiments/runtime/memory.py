@@ -1,4 +1,4 @@
-"""Memory: its peak, and what to do where it does not suffice: fewer sequences at once, or how many fit."""
+"""Memory: its peak, fewer sequences at once where it does not suffice, and memory kept between steps."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ import functools
 import gc
 import platform
 import resource
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
 import torch
 
-from experiments.runtime import caching_allocator
-from experiments.runtime.errors import OutOfMemoryError
+from architectures.kernels.cpu.build import shared_library
+from experiments.runtime.errors import OutOfMemoryError, is_out_of_memory
 
 T = TypeVar("T")
 
@@ -22,16 +23,6 @@ TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3
 """Names of settings of the C library (malloc.h)."""
 LARGE = 2**25
 """Bytes from which a block is a separate mapping: the highest value to which glibc raises this limit."""
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """Return True for the errors of PyTorch, NumPy, cuBLAS and Python when an allocation fails."""
-    if isinstance(error, torch.OutOfMemoryError | MemoryError):
-        return True
-    return isinstance(error, RuntimeError) and any(
-        message in str(error)
-        for message in ("can't allocate memory", "std::bad_alloc", "CUBLAS_STATUS_ALLOC_FAILED")
-    )
 
 
 class MicroBatcher:
@@ -94,7 +85,7 @@ def keep_freed_memory() -> None:
     if platform.libc_ver()[0] == "glibc":
         _libc().mallopt(MMAP_THRESHOLD, LARGE)
         _libc().mallopt(TRIM_THRESHOLD, 2**31 - 1)
-        caching_allocator.install(LARGE)
+        install_caching_allocator(LARGE)
 
 
 def reset_peak_memory() -> None:
@@ -102,7 +93,7 @@ def reset_peak_memory() -> None:
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.reset_peak_memory_stats()
-    caching_allocator.release()
+    release_cached_blocks()
     try:
         _libc().malloc_trim(0)
         Path("/proc/self/clear_refs").write_text("5")
@@ -125,3 +116,59 @@ def peak_memory(device: torch.device) -> int:
         return 1024 * int(next(line.split()[1] for line in lines if line.startswith("VmHWM")))
     except (OSError, StopIteration):
         return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
+SOURCE = Path(__file__).with_name("caching_allocator.cpp")
+FLAGS = ("-std=c++20", "-O2", "-fPIC")
+
+
+def install_caching_allocator(large: int) -> None:
+    """Keep blocks of at least ``large`` bytes for the next tensors; only the first call of a process counts.
+
+    glibc maps every block above 32 MiB again at each allocation and unmaps it when it is freed, so that each
+    training step causes page faults for all its pages. The allocator in C++ replaces that of PyTorch and
+    caches such blocks. Cached and used blocks together never exceed the peak of used blocks. Where it cannot
+    be compiled, only the speed differs.
+    """
+    global _installed
+    if _installed is None and not allocator_problem():
+        _installed = _allocator_library()
+        _installed.install_caching_allocator(ctypes.c_int64(large))
+
+
+def release_cached_blocks() -> None:
+    """Return cached blocks to the system, and measure the peak of used blocks from now on."""
+    if _installed is not None:
+        _installed.release_kept_blocks()
+
+
+def bytes_cached() -> int:
+    """Return the bytes of blocks that no tensor uses."""
+    return 0 if _installed is None else int(_installed.bytes_kept())
+
+
+@functools.cache
+def allocator_problem() -> str:
+    """Return the reason why the allocator cannot be built or loaded here, empty where it can."""
+    if platform.libc_ver()[0] != "glibc":
+        return "the C library is not glibc"
+    try:
+        _allocator_library()
+    except (OSError, subprocess.SubprocessError) as error:
+        return " ".join(str(error).split())[:300] or type(error).__name__
+    return ""
+
+
+_installed: ctypes.CDLL | None = None
+
+
+@functools.cache
+def _allocator_library() -> ctypes.CDLL:
+    """Return the library of the allocator. Raises what ``shared_library`` does."""
+    pytorch = Path(torch.__file__).parent
+    flags = (*FLAGS, f"-I{pytorch / 'include'}")
+    links = (f"-L{pytorch / 'lib'}", "-lc10")
+    built = shared_library(f"allocator-{torch.__version__}", [SOURCE], [], flags, links)
+    library = ctypes.CDLL(str(built))
+    library.bytes_kept.restype = ctypes.c_int64
+    return library

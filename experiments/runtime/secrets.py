@@ -1,15 +1,17 @@
-"""Removes secrets from what is written to disk, uploaded or printed (``experiments.runtime.streams``)."""
+"""Removes secrets from what is written to disk, uploaded or printed."""
 
 from __future__ import annotations
 
 import functools
+import io
 import json
 import os
 import re
 import shlex
+import sys
 import urllib.parse
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TextIO, cast
 
 from experiments.runtime.errors import ConfigError
 
@@ -175,3 +177,74 @@ def _number_or_text(text: str) -> float | str:
         return float(text)
     except ValueError:
         return text
+
+
+def guard_streams() -> None:
+    """Let what this process prints from now on pass the policy of secrets; called by every command.
+
+    A reader that closes the pipe, such as ``head``, ends no command: what is printed after that is lost.
+
+    Only values that are surely secrets are removed: those of secret variables of the environment, tokens of a
+    known shape, and user, password and keys of URLs. A text that a model generated, or the hash of a commit,
+    is printed as it is.
+    """
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is not None and not isinstance(stream, _Guarded):
+            if isinstance(stream, io.TextIOWrapper):
+                stream.reconfigure(errors="backslashreplace")  # its encoding may lack what is printed
+            setattr(sys, name, cast(TextIO, _Guarded(stream)))
+
+
+_CONTROLS = {code: 0x2400 + code for code in range(32) if chr(code) not in "\n\t"} | {0x7F: 0x2421}
+_CONTROLS |= dict.fromkeys(
+    [*range(0x80, 0xA0), 0x200E, 0x200F, *range(0x2028, 0x202F), *range(0x2066, 0x206A)], 0xFFFD
+)
+_STYLE = re.compile(r"(\r|\x1b\[[\d;?]*[A-HKhlm])")
+"""The control sequences of Rich and progress bars: colours, and moves of the cursor."""
+
+
+def printable(text: str) -> str:
+    """Return text with control characters, but for line ends and tabs, as symbols that show them."""
+    return text.translate(_CONTROLS)
+
+
+class _Guarded:
+    """A text stream that removes secrets from each piece that is written to it, and outlives its reader.
+
+    On a terminal no piece controls more than colours and the cursor.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        length = len(text)
+        try:
+            text = without_known_secrets(text)
+            if self._stream.isatty():
+                pieces = _STYLE.split(text)
+                text = "".join(piece if _STYLE.fullmatch(piece) else printable(piece) for piece in pieces)
+            self._stream.write(text)
+        except BrokenPipeError:
+            self._lose()
+        return length
+
+    def writelines(self, lines: Iterable[str]) -> None:
+        for line in lines:
+            self.write(line)
+
+    def flush(self) -> None:
+        try:
+            self._stream.flush()
+        except BrokenPipeError:
+            self._lose()
+
+    def _lose(self) -> None:
+        """Send what follows, and what is still in the buffer, nowhere."""
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, self._stream.fileno())
+        os.close(nowhere)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)

@@ -27,8 +27,8 @@ from experiments.run.settings import Settings
 from experiments.runtime.errors import ConfigError
 from experiments.simulate.links import Links
 from experiments.simulate.traffic import Exchange, Traffic, by_collective
+from experiments.training.optimizer_step import clip_gradients, gradient_norm
 from experiments.training.parallel.device_mesh import make_parallel_dims
-from experiments.training.parallel.dtensors import clip_gradients, gradient_norm
 from experiments.training.parallel.strategy import Strategy
 
 PARTS = {

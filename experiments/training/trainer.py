@@ -18,29 +18,33 @@ from experiments.config.sections import Sections
 from experiments.objectives.objective import View
 from experiments.runtime.console import Console
 from experiments.runtime.errors import CheckpointError, DataError, DivergedError, Preempted
+from experiments.runtime.machine import process_rank
 from experiments.runtime.memory import MicroBatcher
 from experiments.runtime.preemption import Interruptions
-from experiments.runtime.rank import process_rank
-from experiments.runtime.restarts import note_cost
 from experiments.runtime.run_lock import RunLock
 from experiments.runtime.secrets import redact
 from experiments.runtime.seeds import dropout_seed, objective_noise_seed
-from experiments.runtime.watchdog import Watchdog
-from experiments.tasks.task import Task
+from experiments.runtime.watchdog import Watchdog, note_cost
+from experiments.tasks.task import Batch, Task
 from experiments.tracking.run_files import AXES, EvaluationRow, MetricRow, TrainRow
 from experiments.tracking.run_folder import RunFolder
 from experiments.tracking.tracker import Tracker
-from experiments.training.batches import BatchPrefetcher
 from experiments.training.checkpoints import checkpoint
 from experiments.training.checkpoints.checkpoint_policy import CheckpointSaver, check_room
 from experiments.training.checkpoints.train_state import TrainState
-from experiments.training.ema import averaged, exchange_averages, update_average
 from experiments.training.evaluator import Evaluator
-from experiments.training.loss_anomalies import not_finite, write_report
-from experiments.training.lr_schedule import set_learning_rate
+from experiments.training.loss import not_finite, write_report
+from experiments.training.optimizer_step import (
+    averaged,
+    clip_gradients,
+    exchange_averages,
+    gradient_norm,
+    not_finite_gradients,
+    set_learning_rate,
+    update_average,
+)
 from experiments.training.parallel import collectives
 from experiments.training.parallel.block_wrapping import compile_seconds
-from experiments.training.parallel.dtensors import clip_gradients, gradient_norm, not_finite_gradients
 from experiments.training.parallel.strategy import Strategy
 from experiments.training.schedules.wsd import decayed_steps
 
@@ -152,7 +156,10 @@ class Trainer:
                     f"({error}): continue with that"
                 ) from None
             exchange_averages(self.optimizer)  # the checkpoint's model is the averaged one
-            self._note_fallbacks()
+            # Later checkpoints that were damaged are named in the result: their steps are trained again.
+            damaged = collectives.run_on_rank_zero(lambda: checkpoint.damaged_steps(self.folder.checkpoints))
+            later = [f"step {step}: {reason}" for step, reason in damaged.items() if step > self.state.step]
+            self.state.fallbacks = list(dict.fromkeys([*self.state.fallbacks, *later]))
             self.console.log(f"resumed at step {self.state.step}")
         self.folder.rewind(self.state.step)
         for row in self.folder.rows():
@@ -164,12 +171,6 @@ class Trainer:
         ):
             self._validate()  # the run was stopped in the middle of it
             self._raise_if_preempted()
-
-    def _note_fallbacks(self) -> None:
-        """Keep which later checkpoints were damaged, for the result: their steps are trained again."""
-        damaged = collectives.run_on_rank_zero(lambda: checkpoint.damaged_steps(self.folder.checkpoints))
-        later = [f"step {step}: {reason}" for step, reason in damaged.items() if step > self.state.step]
-        self.state.fallbacks = list(dict.fromkeys([*self.state.fallbacks, *later]))
 
     def _is_validated(self, step: int) -> bool:
         """Return True at regular intervals, where the learning rate has decayed, and at the end."""
@@ -343,3 +344,36 @@ class Trainer:
             self.saver.save(self.state.step, self.model, self.optimizer, state, last=is_last)
         if wait:
             self.saver.wait()
+
+
+BLOCK_TOKENS = 2**18
+"""Tokens of a block at most; where a step has more than half of that, a block is a step."""
+BLOCK_STEPS = 16
+
+
+class BatchPrefetcher:
+    """Makes the batches of a run for multiple steps at once; they equal those made one by one."""
+
+    def __init__(
+        self, task: Task, seed: int, batch_size: int, total_steps: int, *, part: int = 0, parts: int = 1
+    ) -> None:
+        """Return only part ``part`` of ``parts`` equal parts of each batch."""
+        self._task, self._seed, self._batch_size, self._total = task, seed, batch_size, total_steps
+        self._rows = batch_size // parts
+        self._begin = part * self._rows
+        fitting = BLOCK_TOKENS // (batch_size * task.sequence_length)
+        self._steps = min(BLOCK_STEPS, max(1, fitting))
+        self._first = 0
+        self._block: Batch | None = None
+
+    def batch(self, step: int) -> Batch:
+        """Return this part of the batch of a step, counted from 0."""
+        size = self._batch_size
+        if self._steps == 1:  # a large batch: only this part is made
+            return self._task.batch("train", self._seed, step * size + self._begin, self._rows)
+        if self._block is None or not 0 <= step - self._first < self._steps:
+            self._first = step
+            count = min(self._steps, self._total - step) * size
+            self._block = self._task.batch("train", self._seed, step * size, count)
+        begin = (step - self._first) * size + self._begin
+        return self._block.rows(begin, begin + self._rows)

@@ -28,8 +28,8 @@ from architectures.backbones.moe import MoE, MoEConfig
 from architectures.backbones.s4 import S4, S4Config
 from architectures.layers.embedding import Embedding
 from architectures.layers.moe.config import ExpertsConfig
+from experiments.training.optimizer_step import clip_gradients, gradient_norm
 from experiments.training.optimizers.adamw import AdamW
-from experiments.training.parallel.dtensors import clip_gradients, gradient_norm
 from tests.recorded import Recorded, without_cpp_kernels
 
 BATCH, LENGTH, VOCABULARY, WIDTH = 2, 24, 32, 16

@@ -11,7 +11,7 @@ from hydra.core.hydra_config import HydraConfig
 from experiments.config.folder import CONF
 from experiments.run.plan import Plan, plan
 from experiments.run.settings import Settings
-from experiments.training.lr_schedule import learning_rate_factor
+from experiments.training.optimizer_step import learning_rate_factor
 from tests.experiments import commands
 from tests.tiers import fast_only
 

@@ -10,7 +10,7 @@ from analysis.track.rules import MAIN, Track, Workload, read_track
 from experiments.config.folder import CONF
 from experiments.run.plan import build_task
 from experiments.run.settings import Settings
-from experiments.run.stored_rows import stored_status
+from experiments.run.skipped_cells import stored_status
 from experiments.tasks.__main__ import check_task
 from experiments.tasks.probes.probe import Probe
 from tests.experiments import commands

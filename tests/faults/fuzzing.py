@@ -20,8 +20,7 @@ from experiments.config.folder import CONF
 from experiments.config.hydra_app import HydraException, OmegaConfBaseException, explain
 from experiments.config.sections import read_sections
 from experiments.config.structured import SWITCHES
-from experiments.run.bounds import check_run
-from experiments.run.plan import plan
+from experiments.run.plan import check_run, plan
 from experiments.run.settings import read_settings
 from experiments.runtime.errors import RunError
 from tests.experiments import commands

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from experiments.training.checkpoints import checkpoint
-from experiments.training.checkpoints.state_dict import gather_state
+from experiments.training.checkpoints.stored_state import gather_state
 
 
 def make(seed: int = 0) -> tuple[nn.Module, torch.optim.AdamW]:

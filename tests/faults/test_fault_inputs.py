@@ -17,15 +17,15 @@ from analysis.stats.run_costs import cost_grid
 from experiments.config.messages import _dotted, _unknown_key, explain
 from experiments.run.live_view import Planned, look
 from experiments.run.model_files import read_model_spec
-from experiments.run.refusal import refusals
-from experiments.run.study_summary import summary
+from experiments.run.skipped_cells import refusals
+from experiments.run.summary import summary
 from experiments.runtime import run_lock
 from experiments.runtime.errors import CheckpointError, ConfigError, Preempted
 from experiments.runtime.json_state import read_mark
 from experiments.runtime.preemption import stops_at_once
-from experiments.runtime.restarts import check_progress
 from experiments.runtime.run_lock import RunLock, writer
 from experiments.runtime.synonyms import KEYS
+from experiments.runtime.watchdog import check_progress
 from experiments.tracking.run_folder import RunFolder
 from experiments.tracking.upload import MARK, upload
 from slurm.submission import StudyRun, submissions
@@ -162,8 +162,7 @@ def test_f41_what_no_memory_holds_is_refused_with_the_figure(word: str, record: 
 def test_f41_a_run_that_no_machine_holds_or_ends_is_refused_unless_forced(
     word: str, message: str, record: Any
 ) -> None:
-    from experiments.run.bounds import check_run
-    from experiments.run.plan import plan
+    from experiments.run.plan import check_run, plan
 
     words = (*commands.TINY, *commands.RECALL, word)
     for forced in (False, True):

@@ -19,7 +19,7 @@ from analysis.stats.warnings import study_warnings
 from experiments.check import check_study
 from experiments.run.load_model import load_model
 from experiments.run.model_files import read_model_spec
-from experiments.run.record import code_modules
+from experiments.run.session import code_modules
 from experiments.runtime.errors import CheckpointError, DataError
 from experiments.tracking import code_hash as code_hash_module
 from experiments.tracking.code_hash import code_hash, code_hashes, used_packages

@@ -20,7 +20,7 @@ import pytest
 from safetensors.torch import load_file
 
 from experiments.run import run, session
-from experiments.runtime import atomic_io, restarts
+from experiments.runtime import atomic_io, watchdog
 from experiments.runtime.errors import Preempted, RunError
 from experiments.runtime.preemption import Interruptions, stops_at_once
 from experiments.runtime.run_lock import RunLock
@@ -296,10 +296,10 @@ def test_f12_progress_starts_the_count_again(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setenv("SLURM_JOB_ID", "17")
     for restart, step in enumerate([0, 0, 0, 5, 5, 5, 9, 9, 9]):
         monkeypatch.setenv("SLURM_RESTART_COUNT", str(restart))
-        restarts.check_progress(tmp_path, step)
+        watchdog.check_progress(tmp_path, step)
     monkeypatch.setenv("SLURM_RESTART_COUNT", "9")
     with pytest.raises(RunError, match="stands at step 9"):
-        restarts.check_progress(tmp_path, 9)
+        watchdog.check_progress(tmp_path, 9)
 
 
 @pytest.mark.full
@@ -335,11 +335,11 @@ def test_f43_a_restart_that_trains_longer_than_it_costs_is_none(
     monkeypatch.setenv("SLURM_JOB_ID", "17")
     for restart in range(10):
         monkeypatch.setenv("SLURM_RESTART_COUNT", str(restart))
-        restarts.check_progress(tmp_path, restart, 100.0 * restart, 5.0 * restart)
-        path = tmp_path / restarts.NAME
+        watchdog.check_progress(tmp_path, restart, 100.0 * restart, 5.0 * restart)
+        path = tmp_path / watchdog.NAME
         path.write_text(json.dumps(json.loads(path.read_text()) | {"cost": 90.0}))
     monkeypatch.setenv("SLURM_RESTART_COUNT", "10")
-    restarts.check_progress(tmp_path, 10, 1000.0, 60.0)  # compiling is part of the cost
+    watchdog.check_progress(tmp_path, 10, 1000.0, 60.0)  # compiling is part of the cost
     assert json.loads(path.read_text())["without_progress"] == 1
 
 

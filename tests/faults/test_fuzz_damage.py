@@ -15,7 +15,7 @@ from analysis.load.study import load_study
 from experiments.check import check_study
 from experiments.run.load_model import read_run
 from experiments.run.model_files import read_model_spec
-from experiments.run.study_summary import summary
+from experiments.run.summary import summary
 from experiments.runtime.errors import Preempted, RunError
 from experiments.runtime.preemption import Interruptions
 from slurm.submission import StudyRun

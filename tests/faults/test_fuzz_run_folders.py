@@ -15,7 +15,7 @@ from analysis.load.study import load_study
 from analysis.stats.warnings import study_warnings
 from experiments.check import check_study
 from experiments.run.model_files import model_checkpoint
-from experiments.run.study_summary import summary
+from experiments.run.summary import summary
 from experiments.runtime.errors import Preempted
 from experiments.runtime.preemption import Interruptions
 from experiments.tracking.run_files import checksum

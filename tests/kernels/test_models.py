@@ -6,8 +6,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from experiments.run.build import build_model
 from experiments.run.plan import plan
+from experiments.run.run import build_model
 from tests.experiments import commands
 
 pytestmark = pytest.mark.kernels

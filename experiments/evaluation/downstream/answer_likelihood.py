@@ -20,9 +20,8 @@ from experiments.objectives.diffusion.masked_diffusion import MaskedDiffusion
 from experiments.objectives.language_modelling.masked_lm import MaskedLM, MaskedLMConfig
 from experiments.objectives.objective import Objective
 from experiments.run.load_model import LoadedModel
-from experiments.runtime.device import torch_device
+from experiments.runtime.device import inference, torch_device
 from experiments.runtime.errors import ConfigError, DataError
-from experiments.runtime.precision import inference
 from experiments.runtime.seeds import stream
 from experiments.tasks.likelihood import Likelihood
 from experiments.tasks.task import Batch

@@ -18,9 +18,8 @@ from experiments.evaluation.downstream.answer_likelihood import AnswerScore, Ans
 from experiments.evaluation.downstream.readers import NONE, HarnessReader, OwnReader
 from experiments.objectives.decoding.sampling import GREEDY, SamplingConfig
 from experiments.run.load_model import LoadedModel
-from experiments.runtime.device import torch_device
+from experiments.runtime.device import inference, torch_device
 from experiments.runtime.errors import DataError
-from experiments.runtime.precision import inference
 from experiments.runtime.seeds import stream
 
 MOST_TOKENS = 256

@@ -46,9 +46,8 @@ from experiments.run.load_model import (
     read_run,
 )
 from experiments.run.model_files import is_run_folder
-from experiments.runtime.device import configure_process, torch_device
+from experiments.runtime.device import configure_process, inference, torch_device
 from experiments.runtime.errors import ConfigError
-from experiments.runtime.precision import inference
 from experiments.runtime.seeds import stream
 
 Texts = list[list[int]]

@@ -17,9 +17,8 @@ from experiments.config.schema import DeviceConfig
 from experiments.objectives.decoding.sampling import pad_right
 from experiments.objectives.language_modelling.causal_lm import CausalLM, CausalLMConfig
 from experiments.run.load_model import LoadedModel
-from experiments.runtime.device import torch_device
+from experiments.runtime.device import inference, torch_device
 from experiments.runtime.errors import DataError
-from experiments.runtime.precision import inference
 from experiments.tasks.bits_per_byte import bits_per_byte
 from experiments.tasks.metrics import jackknife
 from experiments.tasks.task import Batch

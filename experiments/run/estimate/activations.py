@@ -24,7 +24,7 @@ from experiments.run.estimate.even_routing import route_evenly
 from experiments.run.plan import Plan
 from experiments.run.settings import Settings
 from experiments.training.loss import Loss
-from experiments.training.parallel.precision_parts import wide_parameters
+from experiments.training.parallel.block_wrapping import wide_parameters
 
 OUTSIDE = -1
 """Number of what is kept outside all blocks: of embedding, last norm, head and loss."""

@@ -12,8 +12,7 @@ from experiments.objectives.decoding.sampling import PrefillState, generate
 from experiments.objectives.diffusion.unmasking_sampler import UnmaskingObjective
 from experiments.run.generation.request import Prompts, Request
 from experiments.run.load_model import LoadedModel
-from experiments.runtime.errors import ConfigError, OutOfMemoryError
-from experiments.runtime.memory import is_out_of_memory
+from experiments.runtime.errors import ConfigError, OutOfMemoryError, is_out_of_memory
 from experiments.runtime.seeds import generation_seed
 
 

@@ -15,7 +15,7 @@ from torch import nn
 
 from experiments.runtime.errors import CheckpointError
 from experiments.training.checkpoints import checkpoint
-from experiments.training.checkpoints.state_dict import gather_state, unique_tensors
+from experiments.training.checkpoints.stored_state import gather_state, unique_tensors
 from experiments.training.parallel.collectives import (
     all_reduce_any,
     background_group,
@@ -194,16 +194,16 @@ def check_room(folder: Path, model: nn.Module, keep: int, averages: bool) -> Non
     All processes must call it; only rank 0 looks at the disk.
     """
     size = checkpoint_bytes(model, averages)
-    run_on_rank_zero(lambda: _check_room(folder, size, keep))
 
+    def look() -> None:
+        existing = min(keep, len(list(folder.glob("checkpoints/step-*"))))
+        needed = (keep + 1 - existing) * size
+        free = shutil.disk_usage(folder).free
+        if free < needed:
+            raise CheckpointError(
+                f"{folder}: {free / 2**20:,.0f} MiB are free, and {keep + 1 - existing} checkpoints of "
+                f"{size / 2**20:,.1f} MiB need {needed / 2**20:,.0f}: make room, choose another disk with "
+                "runs=, or lower trainer.keep_checkpoints"
+            )
 
-def _check_room(folder: Path, size: int, keep: int) -> None:
-    there = min(keep, len(list(folder.glob("checkpoints/step-*"))))
-    needed = (keep + 1 - there) * size
-    free = shutil.disk_usage(folder).free
-    if free < needed:
-        raise CheckpointError(
-            f"{folder}: {free / 2**20:,.0f} MiB are free, and {keep + 1 - there} checkpoints of "
-            f"{size / 2**20:,.1f} MiB need {needed / 2**20:,.0f}: make room, choose another disk with runs=, "
-            "or lower trainer.keep_checkpoints"
-        )
+    run_on_rank_zero(look)

@@ -31,7 +31,7 @@ from experiments.training.checkpoints.checkpoint import (
     describe,
     place,
 )
-from experiments.training.checkpoints.state_dict import gather_state
+from experiments.training.checkpoints.stored_state import gather_state
 from experiments.training.parallel.collectives import is_rank_zero, run_on_all, run_on_rank_zero
 from experiments.training.parallel.sharded_files import file_numbers, own_parts, write_parts
 

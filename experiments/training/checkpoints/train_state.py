@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from experiments.training.loss_anomalies import LossAnomalies
+from experiments.training.loss import LossAnomalies
 
 
 @dataclass

@@ -37,7 +37,7 @@ class AdamW(OptimizerConfig):
         """Return AdamW of some of the groups of a model."""
         import torch
 
-        from experiments.training.optimizers.uncompiled import uncompiled
+        from experiments.training.optimizers.parameter_groups import uncompiled
 
         return uncompiled(torch.optim.AdamW)(
             groups,

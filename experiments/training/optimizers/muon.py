@@ -40,8 +40,7 @@ class Muon(AdamW):
         import torch
 
         from experiments.training.optimizers.combined import Combined, hidden_matrices
-        from experiments.training.optimizers.parameter_groups import parameter_groups
-        from experiments.training.optimizers.uncompiled import uncompiled
+        from experiments.training.optimizers.parameter_groups import parameter_groups, uncompiled
 
         groups = parameter_groups(model, self, apart=hidden_matrices(model))
         matrices = [group for group in groups if group["apart"]]

@@ -27,8 +27,7 @@ class NAdam(AdamW):
     def build(self, model: nn.Module) -> torch.optim.Optimizer:
         import torch
 
-        from experiments.training.optimizers.parameter_groups import parameter_groups
-        from experiments.training.optimizers.uncompiled import uncompiled
+        from experiments.training.optimizers.parameter_groups import parameter_groups, uncompiled
 
         return uncompiled(torch.optim.NAdam)(
             parameter_groups(model, self),

@@ -1,11 +1,15 @@
-"""Groups of parameters by the optimizer settings that the architecture attaches to them."""
+"""What all optimizers have in common: groups of parameters, and classes without wrappers for the compiler."""
 
 from __future__ import annotations
 
+import inspect
 import itertools
 import math
 from collections.abc import Collection
+from functools import cache
+from typing import Any, TypeVar
 
+import torch
 from torch import nn
 
 from experiments.config.optimizer import OptimizerConfig
@@ -50,3 +54,21 @@ def parameter_groups(
             for part in by_mesh.values()
         ]
     return result
+
+
+Optimizer = TypeVar("Optimizer", bound=torch.optim.Optimizer)
+
+WRAPPED = ("add_param_group", "load_state_dict", "state_dict", "zero_grad")
+"""Methods that PyTorch hides from ``torch.compile`` (``torch._disable_dynamo``). It also hides ``step``."""
+
+
+@cache
+def uncompiled(optimizer: type[Optimizer]) -> type[Optimizer]:
+    """Return a class of PyTorch's optimizers for use outside of compiled functions.
+
+    The wrappers import the compiler, with SymPy, on their first call: 0.7 seconds of the start of every run.
+    The class computes what PyTorch's does; ``step`` runs without gradients, as there.
+    """
+    plain: dict[str, Any] = {name: inspect.unwrap(getattr(optimizer, name)) for name in WRAPPED}
+    plain["step"] = torch.no_grad()(inspect.unwrap(optimizer.step))
+    return type(optimizer.__name__, (optimizer,), plain)

@@ -31,8 +31,7 @@ class SGD(OptimizerConfig):
     def build(self, model: nn.Module) -> torch.optim.Optimizer:
         import torch
 
-        from experiments.training.optimizers.parameter_groups import parameter_groups
-        from experiments.training.optimizers.uncompiled import uncompiled
+        from experiments.training.optimizers.parameter_groups import parameter_groups, uncompiled
 
         groups = parameter_groups(model, self)
         return uncompiled(torch.optim.SGD)(

@@ -1,17 +1,20 @@
-"""Blocks that are compiled, or computed again in the backward pass instead of being remembered."""
+"""Blocks that are compiled, computed again in the backward pass, or rounded by mixed precision."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from architectures.layers.block import Block
 from architectures.layers.context import Context
+from architectures.layers.moe.experts import MATRICES, Experts
+from architectures.layers.moe.router import Router
 from experiments.runtime.errors import ConfigError
 
 
@@ -65,3 +68,20 @@ def compile_seconds() -> float:
     """Seconds that ``torch.compile`` has used so far in this process."""
     compiler = sys.modules.get("torch._dynamo.utils")  # importing it needs a second
     return 0.0 if compiler is None else compiler.calculate_time_spent().get("total_wall_time", 0.0)
+
+
+def wide_parameters(model: nn.Module, blocks: Iterable[nn.Module]) -> list[str]:
+    """Return the names of the parameters of blocks that are needed in float32.
+
+    These are all but the weights of linear layers and of experts, which are only used in matrix products.
+    Those of routers are also needed in float32.
+    """
+    rounded: set[int] = set()
+    for block in blocks:
+        for part in block.modules():
+            if isinstance(part, nn.Linear) and not isinstance(part, Router):
+                rounded.add(id(part.weight))
+            elif isinstance(part, Experts):
+                rounded |= {id(getattr(part, name)) for name in MATRICES}
+    within = {id(parameter) for block in blocks for parameter in block.parameters()}
+    return [name for name, p in model.named_parameters() if id(p) in within - rounded]

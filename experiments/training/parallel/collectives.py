@@ -11,16 +11,18 @@ import json
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar
 
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 
 from experiments.runtime import errors
-from experiments.runtime.errors import ConfigError, RunError
-from experiments.runtime.failures import to_run_error
-from experiments.runtime.rank import process_rank
+from experiments.runtime.errors import ConfigError, RunError, to_run_error
+from experiments.runtime.machine import process_rank
+
+if TYPE_CHECKING:
+    from torch.distributed.tensor import DTensor
 
 T = TypeVar("T")
 
@@ -218,3 +220,20 @@ def first_failure(error: RunError) -> RunError:
 def reports_error(error: RunError) -> bool:
     """Return True in the one process that reports why the run fails."""
     return is_rank_zero() if _store is None else first_failure(error) is error
+
+
+def is_dtensor(tensor: Tensor | None) -> TypeGuard[DTensor]:
+    """Return True for a tensor divided among processes. A single process need not import DTensor."""
+    if not dist.is_initialized():
+        return False
+    from torch.distributed.tensor import DTensor
+
+    return isinstance(tensor, DTensor)
+
+
+def add_up(tensors: list[Tensor], group: dist.ProcessGroup | None) -> None:
+    """Add tensors of one type up over a group of processes, in place and in one message."""
+    flat = torch.cat([tensor.flatten() for tensor in tensors])
+    dist.all_reduce(flat, group=group)
+    for tensor, total in zip(tensors, flat.split([tensor.numel() for tensor in tensors]), strict=True):
+        tensor.copy_(total.view_as(tensor))

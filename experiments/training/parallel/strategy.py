@@ -25,10 +25,14 @@ from architectures.layers.moe.experts import Experts
 from experiments.objectives.objective import Objective, View
 from experiments.runtime.errors import ConfigError
 from experiments.training.loss import Loss
-from experiments.training.parallel.block_wrapping import check_compiler, compile_block, recompute
+from experiments.training.parallel.block_wrapping import (
+    check_compiler,
+    compile_block,
+    recompute,
+    wide_parameters,
+)
+from experiments.training.parallel.collectives import add_up, is_dtensor
 from experiments.training.parallel.device_mesh import ParallelDims
-from experiments.training.parallel.dtensors import add_up, is_dtensor
-from experiments.training.parallel.precision_parts import wide_parameters
 
 if TYPE_CHECKING:
     from torch.distributed.tensor import Shard

@@ -7,7 +7,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from experiments.run.stored_rows import stored_status
+from experiments.run.skipped_cells import stored_status
 from experiments.runtime.errors import DataError
 from tests.experiments import commands
 

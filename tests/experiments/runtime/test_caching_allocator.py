@@ -15,10 +15,11 @@ MISSING = OTHER_LIBRARY or ("" if COMPILER else "no C++ compiler on the path")
 needs_allocator = pytest.mark.skipif(bool(MISSING), reason=MISSING)
 BEGIN = """
 import torch
-from experiments.runtime.caching_allocator import bytes_kept, install, problem, release
+from experiments.runtime.memory import allocator_problem, bytes_cached
+from experiments.runtime.memory import install_caching_allocator, release_cached_blocks
 
 MIB = 2**20
-install(MIB)
+install_caching_allocator(MIB)
 """
 
 
@@ -41,10 +42,10 @@ def faults():
 x = torch.ones(64 * MIB, dtype=torch.uint8)
 place = x.data_ptr()
 del x
-assert bytes_kept() == 64 * MIB
+assert bytes_cached() == 64 * MIB
 before = faults()
 x = torch.ones(60 * MIB, dtype=torch.uint8)  # not much smaller
-assert (x.data_ptr(), bytes_kept()) == (place, 0)
+assert (x.data_ptr(), bytes_cached()) == (place, 0)
 print(faults() - before)
 del x
 y = torch.empty(30 * MIB, dtype=torch.uint8)  # much smaller
@@ -62,9 +63,9 @@ def resident():
 before = resident()
 x = [torch.ones(64 * MIB, dtype=torch.uint8) for _ in range(4)]
 del x
-print(resident() - before >= 250 * MIB, bytes_kept() // MIB)
-release()
-print(resident() - before <= 10 * MIB, bytes_kept())
+print(resident() - before >= 250 * MIB, bytes_cached() // MIB)
+release_cached_blocks()
+print(resident() - before <= 10 * MIB, bytes_cached())
 """
     assert run(program).split() == ["True", "256", "True", "0"]
 
@@ -85,9 +86,9 @@ for number in range(3000):
         tensors[number] = torch.full((draw.randint(1, 3 * MIB),), float(number))
     used = sum(4 * len(x) for x in tensors.values() if 4 * len(x) >= MIB)
     most = max(most, used)
-    assert used + bytes_kept() <= 1.13 * most + MIB  # a block may be an eighth larger than its tensor
+    assert used + bytes_cached() <= 1.13 * most + MIB  # a block may be an eighth larger than its tensor
     if number == 1500:
-        release()
+        release_cached_blocks()
 for number, x in tensors.items():
     assert (x == number).all()
 """
@@ -104,9 +105,9 @@ x = torch.empty(600 * MIB, dtype=torch.uint8)
 del x
 pages = int(open("/proc/self/statm").read().split()[0])
 resource.setrlimit(resource.RLIMIT_AS, (pages * 4096 + 100 * MIB,) * 2)
-assert bytes_kept() == 600 * MIB
+assert bytes_cached() == 600 * MIB
 x = [torch.empty(int({size} * MIB), dtype=torch.uint8) for _ in range(int(400 / {size}))]
-print(bytes_kept())
+print(bytes_cached())
 try:
     torch.empty(900 * MIB, dtype=torch.uint8)
 except RuntimeError as error:
@@ -158,15 +159,15 @@ for dtype in (torch.float32, torch.bfloat16):
     y.float().square().mean().backward()
     print(y.double().sum().item(), x.grad.double().abs().sum().item())
 """
-    kept = run(program + "assert bytes_kept() > 0")
+    kept = run(program + "assert bytes_cached() > 0")
     command = [sys.executable, "-c", "import torch" + program]
     assert kept == subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
 
 def test_without_a_compiler_tensors_are_as_before() -> None:
     program = """
-print(problem())
-print(len(torch.ones(2 * MIB)), bytes_kept())
+print(allocator_problem())
+print(len(torch.ones(2 * MIB)), bytes_cached())
 """
     command = [sys.executable, "-c", BEGIN + program]
     done = subprocess.run(command, capture_output=True, text=True, env={"PATH": "", "HOME": "/nowhere"})

@@ -47,7 +47,7 @@ def test_the_heap_is_kept_by_settings_and_large_blocks_by_the_allocator(
             return 1
 
     monkeypatch.setattr(memory, "_libc", Library)
-    monkeypatch.setattr(memory.caching_allocator, "install", lambda large: asked.update({"kept": large}))
+    monkeypatch.setattr(memory, "install_caching_allocator", lambda large: asked.update({"kept": large}))
     monkeypatch.setattr(platform, "libc_ver", lambda: ("glibc", "2.36"))
     memory.keep_freed_memory()
     assert asked == {memory.MMAP_THRESHOLD: 2**25, memory.TRIM_THRESHOLD: 2**31 - 1, "kept": 2**25}

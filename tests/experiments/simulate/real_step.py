@@ -16,8 +16,8 @@ from torch.distributed.tensor import DTensor
 from torch.profiler import ProfilerActivity, profile
 
 from architectures.kernels.cpu import build as kernels
-from experiments.run.build import build
 from experiments.run.plan import plan
+from experiments.run.run import build
 from experiments.simulate.step import Step
 from experiments.simulate.traffic import Traffic
 from experiments.training.parallel import collectives

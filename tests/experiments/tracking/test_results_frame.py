@@ -10,7 +10,7 @@ import pytest
 
 from analysis.files import parquet
 from experiments.config.folder import CONF
-from experiments.run.stored_rows import _statuses
+from experiments.run.skipped_cells import _statuses
 from experiments.runtime.errors import DataError
 from experiments.tracking.results_frame import NEEDED, read_results
 

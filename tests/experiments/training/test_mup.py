@@ -16,8 +16,8 @@ from architectures.backbones.mamba import Mamba, MambaConfig
 from architectures.backbones.moe import MoE, MoEConfig
 from architectures.backbones.s4 import S4, S4Config
 from architectures.layers.attention.config import AttentionConfig
-from experiments.run.build import build_model
 from experiments.run.plan import plan
+from experiments.run.run import build_model
 from experiments.runtime.errors import ConfigError
 from experiments.training import mup
 from experiments.training.optimizers.adamw import AdamW

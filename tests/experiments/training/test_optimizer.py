@@ -11,16 +11,20 @@ from architectures.backbones.encoder_decoder import EncoderDecoder, EncoderDecod
 from architectures.backbones.mamba import Mamba, MambaConfig
 from architectures.backbones.moe import MoE, MoEConfig
 from architectures.backbones.s4 import S4, S4Config
-from experiments.training.checkpoints.state_dict import gather_state, load_moments
-from experiments.training.ema import averaged, update_average
-from experiments.training.lr_schedule import learning_rate_factor, set_learning_rate
+from experiments.training.checkpoints.stored_state import gather_state, load_moments
+from experiments.training.optimizer_step import (
+    averaged,
+    clip_gradients,
+    gradient_norm,
+    learning_rate_factor,
+    set_learning_rate,
+    update_average,
+)
 from experiments.training.optimizers.adamw import AdamW
 from experiments.training.optimizers.muon import Muon
 from experiments.training.optimizers.nadam import NAdam
-from experiments.training.optimizers.parameter_groups import parameter_groups
+from experiments.training.optimizers.parameter_groups import parameter_groups, uncompiled
 from experiments.training.optimizers.sgd import SGD
-from experiments.training.optimizers.uncompiled import uncompiled
-from experiments.training.parallel.dtensors import clip_gradients, gradient_norm
 from experiments.training.schedules.wsd import decayed_steps
 
 BACKBONES = {

@@ -11,8 +11,8 @@ import torch
 
 from architectures.layers.embedding import Embedding
 from experiments.objectives.objective import View
-from experiments.run.build import build
 from experiments.run.plan import plan
+from experiments.run.run import build
 from experiments.training.parallel.device_mesh import ParallelDims
 from experiments.training.trainer import Trainer
 from tests.experiments import commands

@@ -12,7 +12,7 @@ from experiments.tasks.probes import probe
 from experiments.tasks.probes.probe import example_keys
 from experiments.tasks.recall.memorization import Memorization, MemorizationConfig
 from experiments.tasks.recall.mqar import Recall, RecallConfig
-from experiments.training.batches import BatchPrefetcher
+from experiments.training.trainer import BatchPrefetcher
 from tests.experiments import commands
 from tests.experiments.tasks.probes.test_probes import PROBES
 

@@ -17,12 +17,12 @@ from architectures.backbone import Backbone
 from experiments.evaluation.measure import ALONE, EvaluationShard, measure
 from experiments.objectives.decoding.sampling import SamplingConfig
 from experiments.objectives.objective import Objective
-from experiments.run.build import build, build_model
 from experiments.run.plan import plan
-from experiments.runtime.precision import inference
+from experiments.run.run import build, build_model
+from experiments.runtime.device import inference
 from experiments.training.parallel import collectives
+from experiments.training.parallel.collectives import is_dtensor
 from experiments.training.parallel.device_mesh import make_parallel_dims
-from experiments.training.parallel.dtensors import is_dtensor
 from tests.experiments import commands
 
 PROMPTS = ([3, 5, 4], [6, 3])

@@ -15,12 +15,12 @@ import torch
 from torch import Tensor, nn
 
 from architectures.backbone import Backbone
-from experiments.run.build import build, build_model
 from experiments.run.plan import plan
+from experiments.run.run import build, build_model
 from experiments.runtime.errors import ConfigError
 from experiments.training.parallel import collectives
+from experiments.training.parallel.collectives import is_dtensor
 from experiments.training.parallel.device_mesh import make_parallel_dims
-from experiments.training.parallel.dtensors import is_dtensor
 from experiments.training.parallel.initial_shards import DividedStart
 from experiments.training.parallel.strategy import ATTRIBUTES
 from tests.experiments import commands

@@ -10,7 +10,7 @@ import pytest
 
 from experiments.config.parallel import ParallelConfig
 from experiments.runtime.errors import ConfigError
-from experiments.runtime.rank import ProcessRank, process_rank
+from experiments.runtime.machine import ProcessRank, process_rank
 from experiments.runtime.run_lock import RunLock
 from experiments.train import train as train_command
 from tests.experiments import commands

@@ -1,8 +1,9 @@
-"""The last lines of a run: its scores with their uncertainties, its cost, and the next command."""
+"""What a run and a study print at their end: scores with their uncertainties, cost, and the next command."""
 
 from __future__ import annotations
 
 import statistics
+from collections import Counter, defaultdict
 from pathlib import Path
 
 from experiments.config.studies import study_command
@@ -10,8 +11,9 @@ from experiments.runtime.console import clock, count, plural, plus_minus, standa
 from experiments.runtime.errors import RunError
 from experiments.runtime.run_status import RunStatus
 from experiments.tasks.metrics import Metric
-from experiments.tracking.run_files import Provenance, RunResult, TrainingSummary
+from experiments.tracking.run_files import RunResult
 from experiments.tracking.run_folder import RunFolder
+from experiments.tracking.study_folders import NO_RUN, StudyFolders
 
 
 def closing_lines(folder: Path, result: RunResult) -> list[str]:
@@ -28,8 +30,11 @@ def closing_lines(folder: Path, result: RunResult) -> list[str]:
     if scores and (seeds := _over_seeds(folder, scores[0])):
         lines.append(seeds)
     lines += [f"extra evaluation {_score(metric)}" for metric in result.metrics if metric not in scores]
-    if result.training is not None:
-        lines.append(_cost(result.training))
+    if (training := result.training) is not None:
+        lines.append(
+            f"cost: {count(training.flops)} FLOPs, {clock(training.seconds)} of training steps, "
+            f"{count(training.tokens)} tokens in {plural(training.steps, 'step')}"
+        )
     return [*lines, f"next: {study_command('compare', folder.parents[1])}"]
 
 
@@ -55,7 +60,9 @@ def _over_seeds(folder: Path, metric: Metric) -> str | None:
             continue
         if result.test_metrics and result.test_metrics[0].name == metric.name:
             values.append(result.test_metrics[0].value)
-            code |= _code(provenance)
+            if provenance is not None:  # hashes of the code of all sessions of the run
+                hashes = [*provenance.resume.changed.get("code", []), provenance.git.code]
+                code |= {str(each) for each in hashes if each}
     if len(values) < 2:
         return None
     other = " trained with different code" if len(code) > 1 else ""
@@ -65,17 +72,42 @@ def _over_seeds(folder: Path, metric: Metric) -> str | None:
     )
 
 
-def _code(provenance: Provenance | None) -> set[str]:
-    """Return the hashes of the code that the sessions of a run had, as far as they are recorded."""
-    if provenance is None:
-        return set()
-    earlier = provenance.resume.changed.get("code", [])
-    return {str(code) for code in (*earlier, provenance.git.code) if code}
+SHOWN = 5
+"""Runs that are named with one reason."""
 
 
-def _cost(training: TrainingSummary) -> str:
-    """Return what training cost."""
-    return (
-        f"cost: {count(training.flops)} FLOPs, {clock(training.seconds)} of training steps, "
-        f"{count(training.tokens)} tokens in {plural(training.steps, 'step')}"
-    )
+def summary(study: Path) -> list[str]:
+    """Return the lines printed after a sweep: counts by status, reasons, the next command.
+
+    Each sweep refuses a run anew and prints its reason, which is therefore left out here.
+    """
+    counts: Counter[str] = Counter()
+    reasons: dict[str, list[str]] = defaultdict(list)
+    folders = StudyFolders.of(study)
+    for name in folders.runs:
+        folder = study / name
+        status, message = _outcome(folder)
+        counts[status] += 1
+        if status != RunStatus.COMPLETE:
+            first = "" if status == RunStatus.REFUSED else message.strip().partition("\n")[0]
+            reasons[f"{status}: {first}" if first else status].append(f"{folder.parent.name} {folder.name}")
+    order = {str(status): place for place, status in enumerate(RunStatus)}
+    found = sorted(counts.items(), key=lambda item: order.get(item[0], len(order)))
+    lines = [f"study {study.name}: " + ", ".join(f"{count} {status}" for status, count in found)]
+    for reason, runs in reasons.items():
+        more = f" and {len(runs) - SHOWN} more" if len(runs) > SHOWN else ""
+        lines.append(f"  {', '.join(runs[:SHOWN])}{more}: {reason}")
+    lines += [f"  {study / name}: {NO_RUN}" for name in folders.others]
+    lines.append(f"to compare: {study_command('compare', study)}")
+    return lines
+
+
+def _outcome(folder: Path) -> tuple[str, str]:
+    """Return status and message of a run."""
+    try:
+        result = RunFolder(folder).result()
+    except RunError as error:
+        return RunStatus.UNREADABLE, str(error)
+    if result is None:
+        return RunStatus.INCOMPLETE, "no result; it still runs, or was killed"
+    return result.status, result.message or ""

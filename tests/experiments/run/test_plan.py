@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from experiments.run.setup import model_shape
+from experiments.run.plan import model_shape
 from tests.experiments.run.test_size_solver import read
 
 

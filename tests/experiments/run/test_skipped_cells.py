@@ -10,8 +10,8 @@ import pytest
 
 from analysis.load.study import load_study
 from experiments import train
-from experiments.run.refusal import AskedCell, refusals
-from experiments.run.study_summary import summary
+from experiments.run.skipped_cells import AskedCell, refusals
+from experiments.run.summary import summary
 from experiments.runtime.errors import CheckpointError, ConfigError, DataError, LockedError, OutOfMemoryError
 from tests.experiments import commands
 from tests.results import write_result

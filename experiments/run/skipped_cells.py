@@ -1,12 +1,18 @@
-"""The record of a cell that was refused before it began, so that it stays a row of its study.
+"""Cells of a study that are not trained: those refused before they begin, and those with a stored result.
 
-Where the settings could be read, the record stands in the folder of the run. Else the folder is named by the
-words that asked for the cell. ``runs/STUDY/.refused/`` has a file for each, named by these words too: the
-record goes when the same words begin a run, which may have another folder by then.
+A refused cell leaves a record, so that it stays a row of its study. Where the settings could be read, the
+record is in the folder of the run. Else the folder is named by the words of the cell.
+``runs/STUDY/.refused/`` has a file for each, named by these words too: the record is removed when the same
+words begin a run, which may have another folder by then.
+
+A study names a frame of results with ``study.stored``, a Parquet file of the rows of ``analysis.load.study``,
+relative to the root of the checkout. A run whose digest and seed it contains with a final status is not
+trained again, so that a study continues on another machine, and a model that is added to it is trained alone.
 """
 
 from __future__ import annotations
 
+import functools
 import re
 import shutil
 from collections.abc import Sequence
@@ -20,19 +26,21 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from experiments.config.digest import settings_digest
+from experiments.config.folder import CONF
 from experiments.config.structured import check_file_name
 from experiments.runtime import run_lock
 from experiments.runtime.atomic_io import write_json, write_text
 from experiments.runtime.errors import CheckpointError, ConfigError, LockedError, RunError
 from experiments.runtime.json_state import read_json
-from experiments.runtime.rank import process_rank
-from experiments.runtime.run_status import RunStatus
+from experiments.runtime.machine import process_rank
+from experiments.runtime.run_status import FINAL, RunStatus
 from experiments.runtime.secrets import redact
 from experiments.tracking.run_files import RunResult
 from experiments.tracking.run_folder import RunFolder
 
 if TYPE_CHECKING:
     from experiments.run.settings import Settings  # imports torch, which a mistake need not wait for
+
 
 UNKNOWN = "unknown"
 GROUPS = ("backbone", "objective", "task", "scale")
@@ -238,3 +246,33 @@ def _yaml(cfg: DictConfig | None) -> str | None:
 
 def _as_yaml(tree: Any) -> str:
     return OmegaConf.to_yaml(OmegaConf.create(redact(tree)))
+
+
+def stored_status(settings: Settings) -> str | None:
+    """Return the status of a run in the frame of its study; None where there is none, or no final one.
+
+    Raises DataError where the frame cannot be read, or contradicts itself.
+    """
+    name = settings.study.stored
+    if name is None:
+        return None
+    return _statuses(stored_frame(name)).get((settings.cell, settings.digest, settings.seed))
+
+
+def stored_frame(name: str) -> Path:
+    """Return the path of a frame that ``study.stored`` names."""
+    return CONF.parent / name
+
+
+@functools.cache
+def _statuses(path: Path) -> dict[tuple[str, str, int], str]:
+    """Return the final statuses of a frame, by cell, digest and seed; none where there is no such file."""
+    if not path.exists():
+        return {}
+    # Arrow takes half a second to import: only where there is such a file.
+    from experiments.tracking.results_frame import NEEDED, read_results
+
+    rows = read_results(path, only=NEEDED).to_pylist()
+    return {
+        (row["cell"], row["digest"], row["seed"]): row["status"] for row in rows if row["status"] in FINAL
+    }

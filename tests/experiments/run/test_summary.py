@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from experiments.run.closing import closing_lines
+from experiments.run.summary import closing_lines
 from experiments.runtime.atomic_io import write_json
 from experiments.tracking.run_files import DataSource, DeviceUsed, GitState, Provenance, Resume
 from tests.results import result, write_result

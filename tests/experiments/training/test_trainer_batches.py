@@ -10,8 +10,8 @@ import experiments.config.schema  # noqa: F401  # registers the sections that th
 from experiments.config.folder import CONF
 from experiments.config.structured import component
 from experiments.tasks.task import Batch, Task
-from experiments.training import batches
-from experiments.training.batches import BLOCK_STEPS, BatchPrefetcher
+from experiments.training import trainer
+from experiments.training.trainer import BLOCK_STEPS, BatchPrefetcher
 
 GENERATED = (
     "recall",
@@ -81,7 +81,7 @@ def test_parts_are_rows_of_the_whole(steps: int, monkeypatch: pytest.MonkeyPatch
     """A process that asks for its part of a large batch has nothing else made."""
     task = Counting(make("recall"))
     if steps == 1:
-        monkeypatch.setattr(batches, "BLOCK_TOKENS", 4 * task.sequence_length)
+        monkeypatch.setattr(trainer, "BLOCK_TOKENS", 4 * task.sequence_length)
     parts = [BatchPrefetcher(task, 3, 4, 40, part=part, parts=2) for part in (0, 1)]  # type: ignore[arg-type]
     for step in (0, 1, 39):
         whole = task.task.batch("train", 3, 4 * step, 4)
