@@ -21,7 +21,7 @@ from omegaconf import DictConfig
 
 from experiments.config.hydra_app import Parallel, start
 from experiments.config.sections import read_sections
-from experiments.run.skipped_cells import AskedCell, refuse_uncomposed
+from experiments.run.skipped_cells import RequestedCell, refuse_uncomposed
 from experiments.run.summary import summary
 from experiments.run.sweep_schedule import RunCost, arrange
 from experiments.runtime.errors import ConfigError, RunError
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 def train(cfg: DictConfig) -> float:
     """Train the run of a configuration, and return its validation score for a sweeper that searches."""
-    requested, settings = AskedCell.composed(cfg), None
+    requested, settings = RequestedCell.composed(cfg), None
     with stops_at_once() if process_rank().size == 1 else nullcontext():
         try:
             settings = read(cfg)

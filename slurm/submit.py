@@ -24,7 +24,7 @@ from experiments.config.hydra_app import start
 from experiments.config.options import failed, shows_help, split_words
 from experiments.config.sections import read_sections
 from experiments.config.studies import study_command
-from experiments.run.skipped_cells import AskedCell
+from experiments.run.skipped_cells import RequestedCell
 from experiments.runtime.console import plural
 from experiments.runtime.errors import ConfigError, RunError
 from experiments.runtime.run_status import FINAL, RunStatus
@@ -56,7 +56,7 @@ class Plan:
     runs: list[StudyRun]
     refused: list[str]
     """Mistakes in the remaining configurations."""
-    refusals: list[tuple[AskedCell, RunError]] = field(default_factory=list)
+    refusals: list[tuple[RequestedCell, RunError]] = field(default_factory=list)
     """Their run configurations, which are recorded as rejected when the remaining ones are submitted."""
     study: Path = Path()
     """``runs/STUDY``, absolute."""
@@ -65,7 +65,7 @@ class Plan:
 
     def leave_out(self, sweep: DictConfig, arguments: Sequence[str], reason: str) -> None:
         """Add a cell that cannot be composed; its reason is printed already."""
-        self.refusals.append((AskedCell.uncomposed(sweep, arguments), ConfigError(reason)))
+        self.refusals.append((RequestedCell.uncomposed(sweep, arguments), ConfigError(reason)))
 
 
 def split(arguments: Sequence[str]) -> tuple[SubmitConfig, list[str]]:
@@ -107,7 +107,7 @@ def plan_runs(
             settings = read_settings(read_sections(cfg))
         except RunError as error:
             plan.refused.append(f"{' '.join(chosen)}: {error}")
-            plan.refusals.append((AskedCell.composed(cfg), error))
+            plan.refusals.append((RequestedCell.composed(cfg), error))
             return
         plan.study = (settings.runs / settings.study.name).absolute()
         if stored_status(settings) is not None:

@@ -88,7 +88,7 @@ def start(
         function: what to run, or its dotted path.
         config_name: the YAML of the root.
         refused: called for each cell of a sweep that cannot be composed, while others can: with the
-            configuration of the sweep, the words of the cell, and the reason. The others are run.
+            configuration of the sweep, the overrides of the cell, and the reason. The other cells are run.
         ended: called with the configuration of a sweep after its last cell.
         parallel: decides how the cells of a sweep in parallel processes share the machine.
     """
@@ -127,7 +127,7 @@ def start(
 
 
 def _check_arguments(config_name: str) -> None:
-    """Check the words of the command line, and arrange them as Hydra reads them. Raises ConfigError.
+    """Check the arguments of the command line, and order them as Hydra reads them. Raises ConfigError.
 
     ``hydra.main`` takes no option, such as ``-m``, between overrides: options go to the end.
     """
@@ -165,11 +165,13 @@ class _Sweep:
 
     @contextmanager
     def checked(self) -> Iterator[None]:
-        """Stand in for Hydra's own check, which ends the sweep at the first cell that does not compose.
+        """Replace Hydra's check of a batch, which ends the sweep at the first cell that does not compose.
 
-        And for its report of a job that failed, which prints the overrides again, with secrets in them.
+        Also replace its report of a job that failed, which prints the overrides again, with secrets in them.
+
+        Hydra has no hook for either: all sweepers, those of plugins too, call these methods.
         """
-        own, value = Sweeper.validate_batch_is_legal, JobReturn.return_value
+        check, value = Sweeper.validate_batch_is_legal, JobReturn.return_value
         Sweeper.validate_batch_is_legal = lambda sweeper, batch: self._check(sweeper, batch)  # type: ignore
         JobReturn.return_value = property(_value_of, value.fset)  # type: ignore
         try:
@@ -179,7 +181,7 @@ class _Sweep:
                 raise
             raise Preempted from error
         finally:
-            Sweeper.validate_batch_is_legal = own  # type: ignore[method-assign]
+            Sweeper.validate_batch_is_legal = check  # type: ignore[method-assign]
             JobReturn.return_value = value  # type: ignore[method-assign]
 
     def _check(self, sweeper: Sweeper, batch: Sequence[Sequence[str]]) -> None:
@@ -206,8 +208,8 @@ class _Sweep:
         cells = [without_seed(words) for words in batch]
         checked = self._compose(sweeper, dict(zip(cells, batch, strict=True)), priced=joblib is not None)
         wrong = {
-            place: mistake
-            for place, cell in enumerate(cells)
+            index: mistake
+            for index, cell in enumerate(cells)
             if isinstance(mistake := checked[cell], Exception)
         }
         if wrong and (len(wrong) == len(batch) or not isinstance(batch, list)):
@@ -216,24 +218,24 @@ class _Sweep:
             raise _CommandError(str(first)) if isinstance(first, ConfigError) else first
         self.config = sweeper.config
         self.refused |= bool(wrong)
-        for place, mistake in wrong.items():
+        for index, mistake in wrong.items():
             reason = explain(mistake, self.config_name)
-            sys.stderr.write(redact(f"error: {' '.join(batch[place])}: {reason}\n"))
+            sys.stderr.write(redact(f"error: {' '.join(batch[index])}: {reason}\n"))
             if self.handler is not None:
-                self.handler(sweeper.config, batch[place], reason)
-        order = [place for place in range(len(batch)) if place not in wrong]
+                self.handler(sweeper.config, batch[index], reason)
+        order = [index for index in range(len(batch)) if index not in wrong]
         if self.parallel is not None and joblib is not None:
-            begun = self.parallel.arrange(joblib, [checked[cells[place]] for place in order])
+            begun = self.parallel.arrange(joblib, [checked[cells[index]] for index in order])
             order = [order[run] for run in begun]
         if joblib is not None and joblib["n_jobs"] != 1:
             hand_signals_on()
         if isinstance(batch, list):  # a search tells its cells apart by their order
-            batch[:] = [batch[place] for place in order]
+            batch[:] = [batch[index] for index in order]
 
     def _compose(
         self, sweeper: Sweeper, cells: dict[tuple[str, ...], Sequence[str]], *, priced: bool
     ) -> dict[tuple[str, ...], Any]:
-        """Return the cost of each cell, None where it is not ``priced``, or the mistake in its words."""
+        """Return the cost of each cell, None where it is not ``priced``, or the mistake in its overrides."""
         assert sweeper.hydra_context is not None
         assert sweeper.config is not None
         checked: dict[tuple[str, ...], Any] = {}
@@ -303,7 +305,7 @@ def _speaks(error: RunError) -> bool:
 
 
 def _fail(message: str, code: int, *, silent: bool = False) -> None:
-    """Ends the process; called while an exception is handled. ``silent`` where another process says why."""
+    """End the process while an exception is handled; ``silent`` if another process prints the reason."""
     if silent:
         sys.exit(code)
     if os.environ.get("DEBUG") == "1":
@@ -313,7 +315,7 @@ def _fail(message: str, code: int, *, silent: bool = False) -> None:
 
 
 def literal(words: list[str]) -> list[str]:
-    """Command-line words whose prompt and run are quoted, so that Hydra reads no commas or brackets in them.
+    """Return arguments with prompt and run quoted, so that Hydra reads no commas or brackets in them.
 
     A prompt that begins with a bracket or a quotation mark is Hydra's: a list, or quoted already.
     """

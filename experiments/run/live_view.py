@@ -124,38 +124,38 @@ def seconds_left(looks: list[Look]) -> float | None:
     else of its backbone, else of all. The longest begin first, as in a sweep.
     """
     pace: dict[str, list[float]] = defaultdict(list)
-    for each in looks:
-        if each.tokens:
-            work = each.planned.tokens * each.planned.size * each.fraction_done
-            for group in (each.planned.cell, each.planned.backbone, ""):
-                pace[group].append(each.seconds / work)
-    running = [each for each in looks if each.status == "running"]
+    for run in looks:
+        if run.tokens:
+            work = run.planned.tokens * run.planned.size * run.fraction_done
+            for group in (run.planned.cell, run.planned.backbone, ""):
+                pace[group].append(run.seconds / work)
+    running = [run for run in looks if run.status == "running"]
     if not pace or not running:
         return None
 
-    def left(each: Look) -> float:
-        if each.seconds_left is not None:
-            return each.seconds_left
-        alike = pace.get(each.planned.cell) or pace.get(each.planned.backbone) or pace[""]
-        return statistics.median(alike) * each.planned.tokens * each.planned.size
+    def left(run: Look) -> float:
+        if run.seconds_left is not None:
+            return run.seconds_left
+        alike = pace.get(run.planned.cell) or pace.get(run.planned.backbone) or pace[""]
+        return statistics.median(alike) * run.planned.tokens * run.planned.size
 
-    waiting = [left(each) for each in looks if each.status in OPEN and each.status != "running"]
-    return makespan(sorted(waiting, reverse=True), len(running), [left(each) for each in running])
+    waiting = [left(run) for run in looks if run.status in OPEN and run.status != "running"]
+    return makespan(sorted(waiting, reverse=True), len(running), [left(run) for run in running])
 
 
 def screen(study: str, looks: list[Look]) -> rich.console.Group:
     """Counts, a row for each backbone, the runs that go on, and those that failed."""
     left = seconds_left(looks)
-    done = sum(each.status == "complete" for each in looks)
-    fraction = sum(1.0 if each.status in ENDED else each.fraction_done for each in looks) / len(looks)
+    done = sum(run.status == "complete" for run in looks)
+    fraction = sum(1.0 if run.status in ENDED else run.fraction_done for run in looks) / len(looks)
     head = f"{study}: {done} of {len(looks)} runs complete, {fraction:.0%} of the training"
     if left is not None:
         head += f", about {clock(left)} left"
     parts: list[Any] = [head, _backbones(looks)]
-    going = [each for each in looks if each.status == "running"]
+    going = [run for run in looks if run.status == "running"]
     if going:
         parts.append(_going(going))
-    failed = [each for each in looks if each.status in ENDED and each.status != "complete"]
+    failed = [run for run in looks if run.status in ENDED and run.status != "complete"]
     if failed:
         parts.append(_failed(failed))
     return rich.console.Group(*parts)
@@ -164,15 +164,15 @@ def screen(study: str, looks: list[Look]) -> rich.console.Group:
 def watch(study: str, planned: list[Planned]) -> list[Look]:
     """Shows a study until all its runs have ended, or Ctrl-C; without a terminal once. The last look."""
     console = rich.console.Console(highlight=False)
-    looks = [look(each) for each in planned]
+    looks = [look(run) for run in planned]
     if not console.is_terminal:
         rich.console.Console(highlight=False, width=150).print(screen(study, looks), markup=False)
         return looks
     try:
         with rich.live.Live(screen(study, looks), console=console, auto_refresh=False) as live:
-            while any(each.status in OPEN for each in looks):
+            while any(run.status in OPEN for run in looks):
                 time.sleep(EVERY)
-                looks = [each if each.status == "complete" else look(each.planned) for each in looks]
+                looks = [run if run.status == "complete" else look(run.planned) for run in looks]
                 live.update(screen(study, looks), refresh=True)
     except (KeyboardInterrupt, Preempted):
         pass  # the view ends; the study goes on
@@ -180,38 +180,40 @@ def watch(study: str, planned: list[Planned]) -> list[Look]:
 
 
 def _backbones(looks: list[Look]) -> rich.table.Table:
-    found = [status for status in (*ENDED, *OPEN) if any(each.status == status for each in looks)]
-    table = _table("backbone", *found, "training")
-    names = dict.fromkeys(each.planned.backbone for each in looks)
+    statuses = [status for status in (*ENDED, *OPEN) if any(run.status == status for run in looks)]
+    table = _table("backbone", *statuses, "training")
+    names = dict.fromkeys(run.planned.backbone for run in looks)
     for name in names:
-        own = [each for each in looks if each.planned.backbone == name]
-        counts = Counter(each.status for each in own)
-        fraction = sum(1.0 if each.status in ENDED else each.fraction_done for each in own) / len(own)
-        table.add_row(name, *(str(counts[status] or "") for status in found), f"{fraction:.0%}")
+        of_backbone = [run for run in looks if run.planned.backbone == name]
+        counts = Counter(run.status for run in of_backbone)
+        fraction = sum(1.0 if run.status in ENDED else run.fraction_done for run in of_backbone) / len(
+            of_backbone
+        )
+        table.add_row(name, *(str(counts[status] or "") for status in statuses), f"{fraction:.0%}")
     return table
 
 
 def _going(looks: list[Look]) -> rich.table.Table:
     table = _table("running", "seed", "done", "loss", "validation", "tokens/s", "left", "process")
-    for each in looks:
-        train, left = each.train, each.seconds_left
+    for run in looks:
+        train, left = run.train, run.seconds_left
         table.add_row(
-            each.planned.cell,
-            str(each.planned.seed),
-            f"{each.fraction_done:.0%}",
+            run.planned.cell,
+            str(run.planned.seed),
+            f"{run.fraction_done:.0%}",
             "" if train is None else f"{train.loss:.4f}",
-            _score(each.validation),
+            _score(run.validation),
             "" if train is None else count(train.tokens_per_second),
             "" if left is None else clock(left),
-            each.writer,
+            run.writer,
         )
     return table
 
 
 def _failed(looks: list[Look]) -> rich.table.Table:
     table = _table("failed", "seed", "how", "why")
-    for each in looks:
-        table.add_row(each.planned.cell, str(each.planned.seed), each.status, each.message)
+    for run in looks:
+        table.add_row(run.planned.cell, str(run.planned.seed), run.status, run.message)
     return table
 
 

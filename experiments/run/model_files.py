@@ -43,7 +43,7 @@ from experiments.training.checkpoints.stored_state import (
 )
 
 RECORD = "model.json"
-"""File beside the checkpoints of a run, with all that is needed to build the module again."""
+"""File next to the checkpoints of a run, with all that is needed to build the module again."""
 PARENT = "parent.json"
 """File of a run that was continued from another (``continue_from``), whose checkpoint was copied."""
 
@@ -71,7 +71,7 @@ class ModelSpec:
     vocab_size: int
     max_length: int
     tokenizer: str | None
-    """Fingerprint of the tokenizer whose ids it knows; None where that is not known, or there is none."""
+    """Fingerprint of the tokenizer whose ids it uses; None if unknown, or without a tokenizer."""
 
     @classmethod
     def of(cls, model: Backbone, name: str, tokenizer: TextTokenizer | None) -> ModelSpec:
@@ -164,12 +164,12 @@ def rewriting(damaged: Path) -> str:
     """Return what can be done about a file that a run writes whenever it begins, and that is damaged."""
     return (
         f"restore it; or remove it and {damaged.with_name('result.json')}, if there is one, and give the "
-        "run's command again, which writes it anew"
+        "run's command again, which writes it again"
     )
 
 
 def foreign(path: Path, key: str | None) -> str | None:
-    """Return in words which run saved a checkpoint of the run ``key``; None if it did itself.
+    """Return a description of the run that saved a checkpoint of the run ``key``; None if it did itself.
 
     That of its parent does not count.
     """
@@ -220,15 +220,15 @@ def hugging_face(path: Path) -> Backbone:
 def hugging_face_spec(path: Path) -> ModelSpec:
     """Return the specification of a Hugging Face folder. Raises ConfigError."""
     try:
-        found = read_folder_config(path)
+        checked = read_folder_config(path)
     except (OSError, ValueError) as error:
         raise ConfigError(f"{path}: {error}") from error
     return ModelSpec(
         name=re.sub(r"[^\w.-]", "-", path.resolve().name).lstrip("."),
-        backbone_class=found.backbone_class,
-        config=found.config,
-        vocab_size=found.vocab_size,
-        max_length=found.max_length,
+        backbone_class=checked.backbone_class,
+        config=checked.config,
+        vocab_size=checked.vocab_size,
+        max_length=checked.max_length,
         tokenizer=folder_tokenizer(path).fingerprint if (path / "tokenizer.json").is_file() else None,
     )
 
@@ -323,7 +323,7 @@ def load_state(tensors: dict[str, Tensor], model: Backbone, source: Path, *, new
 
 
 def fitting(tensors: dict[str, Tensor], model: Backbone, source: Path, *, new_readout: bool) -> list[str]:
-    """Return the names of the tensors that ``load_state`` loads, by their names and shapes alone.
+    """Return the names of the tensors that ``load_state`` loads, by their names and shapes only.
 
     Raises what it raises.
     """

@@ -48,7 +48,7 @@ class Plan:
     task: Task
     objective: Objective
     extra_evaluations: dict[str, Objective]
-    """The objective on the task of each further test, by the words that ask for it."""
+    """The objective on the task of each further test, by its overrides."""
     sizes: Sizes
     matched: Matched
     cost: PlannedCost
@@ -157,8 +157,8 @@ def planned_cost(settings: Settings, task: Task, sizes: Sizes, matched: Matched)
 
 
 def _extra_evaluations(settings: Settings, task: Task) -> dict[str, Objective]:
-    """The objective on the task of each further test, which must have the vocabulary of the run's own."""
-    found = {}
+    """The objective on the task of each further test, whose vocabulary must be that of the run."""
+    objectives = {}
     for name, config in settings.extra_evaluations.items():
         other = build_task(settings.task_class, config, settings.names.task)
         if other.vocabulary != task.vocabulary:
@@ -167,8 +167,8 @@ def _extra_evaluations(settings: Settings, task: Task) -> dict[str, Objective]:
                 f"{other.vocabulary.size} tokens and the task trained on "
                 f"{task.vocabulary.size}: change settings that leave the vocabulary as it is"
             )
-        found[name] = settings.objective_class(settings.objective, other)
-    return found
+        objectives[name] = settings.objective_class(settings.objective, other)
+    return objectives
 
 
 def model_shape(config: BackboneConfig) -> dict[str, int | None]:
@@ -240,8 +240,8 @@ def check_run(settings: Settings, config: BackboneConfig, cost: PlannedCost, voc
         copies = 5 if settings.optimizer.ema is not None else 4
         weights = copies * 4 * parameters
         _refuse(settings, f"{parameters:,} parameters with gradients and moments", weights, memory)
-        asked = settings.budget.micro_batch_size
-        rows = 1 if asked == "auto" else int(asked or settings.budget.batch_size)
+        micro_batch = settings.budget.micro_batch_size
+        rows = 1 if micro_batch == "auto" else int(micro_batch or settings.budget.batch_size)
         length = int(getattr(settings.task, "sequence_length", None) or 1)
         width = 2 if settings.device.precision == "bf16" else 4
         layers = (cost.setup.num_layers or 1) * int(config.width or 1)

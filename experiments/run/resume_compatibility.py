@@ -107,8 +107,8 @@ def compare_provenance(folder: Path, now: Provenance, log: Callable[[str], objec
         if flat_then.get(key) != flat_now.get(key)
     }
     if changed:
-        words = "; ".join(f"{key} {old} -> {new}" for key, (old, new) in changed.items())
-        log(f"warning: changed since the run was last here: {words}; its result is marked as not exact")
+        changes = "; ".join(f"{key} {old} -> {new}" for key, (old, new) in changed.items())
+        log(f"warning: changed since the run was last here: {changes}; its result is marked as not exact")
     # The oldest value stays the one compared with: what changed and changed back did so for a while.
     changed = {key: [earlier.changed.get(key, pair)[0], pair[1]] for key, pair in changed.items()}
     changed = {**earlier.changed, **changed}
@@ -116,15 +116,15 @@ def compare_provenance(folder: Path, now: Provenance, log: Callable[[str], objec
 
 
 def _has_trained(folder: Path) -> bool:
-    """Return True for a run with a checkpoint of its own, not only the copy of its parent's."""
+    """Return True for a run that saved a checkpoint, in addition to the copy of its parent's."""
     parent = read_model(folder / PARENT, ParentRun)
     return checkpoint.newest_step(folder / "checkpoints") > (0 if parent is None else parent.step)
 
 
 def _damaged_metrics(folder: Path) -> tuple[str, str] | None:
-    """Return what metrics.jsonl was when the newest checkpoint was saved, and is; None if that is the same.
+    """Return what metrics.jsonl was at the newest checkpoint, and is now; None if these are equal.
 
-    Later rows come again.
+    Later rows are written again.
     """
     state = checkpoint.newest_state(folder / "checkpoints")
     if state is None:
@@ -132,21 +132,21 @@ def _damaged_metrics(folder: Path) -> tuple[str, str] | None:
     record = state["metrics"]
     path = folder / "metrics.jsonl"
     data = path.read_bytes() if path.exists() else b""
-    kept = data[: record["bytes"]]
-    if hashlib.sha256(kept).hexdigest() == record["sha256"]:
+    saved = data[: record["bytes"]]
+    if hashlib.sha256(saved).hexdigest() == record["sha256"]:
         return None
-    there = kept.count(b"\n")
+    there = saved.count(b"\n")
     return f"{record['rows']} rows", f"{there} rows" if there != record["rows"] else "other rows"
 
 
 def _watched(provenance: Provenance) -> dict[str, str | int]:
     """Return the part of a provenance that may change the last bits of a result."""
-    kept = provenance.model_dump(include={"versions", "device", "kernels"})
-    return flat(kept | {"code": provenance.git.code})
+    parts = provenance.model_dump(include={"versions", "device", "kernels"})
+    return flat(parts | {"code": provenance.git.code})
 
 
 def check_checkpoints(folder: Path) -> None:
-    """Refuse checkpoints that another run saved, and a run whose own are gone. Raises CheckpointError."""
+    """Reject checkpoints that another run saved, and a run with lost checkpoints. Raises CheckpointError."""
     if (step := checkpoint.lost_step(folder / "checkpoints")) is not None:
         raise CheckpointError(
             f"{folder / 'checkpoints'}: step {step} was saved, and no checkpoint is left: restore it, or "

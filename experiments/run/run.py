@@ -34,33 +34,33 @@ def run(settings: Settings) -> None:
     with open_run(settings) as session:
         if session is None:
             return
-        planned = collectives.rank_zero_first(lambda: plan(settings))
-        check_run(settings, planned.matched.config, planned.cost, planned.sizes.vocab_size)
+        run_plan = collectives.rank_zero_first(lambda: plan(settings))
+        check_run(settings, run_plan.matched.config, run_plan.cost, run_plan.sizes.vocab_size)
         try:
             reset_peak_memory()
-            built = build(settings, planned, session.dims)
+            built = build(settings, run_plan, session.dims)
         except (RuntimeError, MemoryError) as error:
             if is_out_of_memory(error):
                 raise OutOfMemoryError(f"out of memory while building the model: {error}") from error
             raise
-        session.begin(planned, built.spec, built.kernels)
+        session.begin(run_plan, built.spec, built.kernels)
         trainer = Trainer(
             settings,
             strategy=built.strategy,
-            task=planned.task,
+            task=run_plan.task,
             folder=session.folder,
             tracker=session.tracker,
             console=session.console,
-            flops_per_token=planned.cost.flops_per_token,
+            flops_per_token=run_plan.cost.flops_per_token,
             interruptions=session.interruptions,
             lock=session.lock,
         )
         session.trainer = trainer
         trainer.fit()
-        evaluate(trainer, planned, session)
+        evaluate(trainer, run_plan, session)
 
 
-def evaluate(trainer: Trainer, planned: Plan, session: RunSession) -> None:
+def evaluate(trainer: Trainer, run_plan: Plan, session: RunSession) -> None:
     """Evaluate a trained model on the test split, in the extra evaluations, and on the validation split.
 
     Each metric is recorded at once, so that it is kept if a later evaluation fails.
@@ -72,11 +72,11 @@ def evaluate(trainer: Trainer, planned: Plan, session: RunSession) -> None:
     test_metrics = evaluator.evaluate("test", config.test_examples)
     result = session.result
     result.metrics += test_metrics
-    for name, objective in planned.extra_evaluations.items():
+    for name, objective in run_plan.extra_evaluations.items():
         extra = evaluator.evaluate("test", config.test_examples, objective)
         result.metrics += [replace(metric, split=name) for metric in extra]
     result.validation = evaluator.evaluate("validation", config.validation_examples)
-    result.references = planned.task.references()
+    result.references = run_plan.task.references()
     if (reason := divergence(test_metrics[0], result.references, trainer.state.step)) is not None:
         raise DivergedError(reason)
 
@@ -91,7 +91,7 @@ class Built:
     """Implementation of each costly part of the model, for the record of the run."""
 
 
-def build(settings: Settings, planned: Plan, dims: ParallelDims) -> Built:
+def build(settings: Settings, run_plan: Plan, dims: ParallelDims) -> Built:
     """Build the model. Where several processes train it, each builds the parts that it keeps.
 
     Raises:
@@ -99,24 +99,24 @@ def build(settings: Settings, planned: Plan, dims: ParallelDims) -> Built:
     """
     device, fill, kernels = torch_device(settings.device.name), None, dict[str, str]()
     if dims.mesh is None:
-        model = build_model(settings, planned)
+        model = build_model(settings, run_plan)
     else:
         from experiments.training.parallel.initial_shards import DividedStart
 
         start = DividedStart(
-            lambda: new_model(settings, planned, meta=True),
-            lambda: new_model(settings, planned),
+            lambda: new_model(settings, run_plan, meta=True),
+            lambda: new_model(settings, run_plan),
             lambda model: load_initial(settings, model),
         )
         model, fill = start.model, partial(start.fill, device)
         if device.type == "cpu":
             # A whole model that nothing is written into takes no memory, and its layers say what will run.
-            kernels = new_model(settings, planned, meta=True).to_empty(device="cpu").kernels()
-    spec = ModelSpec.of(model, settings.names.backbone, planned.task.tokenizer)
+            kernels = new_model(settings, run_plan, meta=True).to_empty(device="cpu").kernels()
+    spec = ModelSpec.of(model, settings.names.backbone, run_plan.task.tokenizer)
     strategy = Strategy(
         dims,
         model,
-        planned.objective,
+        run_plan.objective,
         device=device,
         activation_checkpointing=settings.parallel.activation_checkpointing,
         compile_blocks=settings.trainer.compile == "blocks",
@@ -126,16 +126,16 @@ def build(settings: Settings, planned: Plan, dims: ParallelDims) -> Built:
     return Built(strategy=strategy, spec=spec, kernels=kernels or model.kernels())
 
 
-def build_model(settings: Settings, planned: Plan) -> Backbone:
+def build_model(settings: Settings, run_plan: Plan) -> Backbone:
     """Return the whole model with its initial weights, on its device."""
-    model = new_model(settings, planned)
+    model = new_model(settings, run_plan)
     load_initial(settings, model)
     return model.to(torch_device(settings.device.name))
 
 
-def new_model(settings: Settings, planned: Plan, *, meta: bool = False) -> Backbone:
+def new_model(settings: Settings, run_plan: Plan, *, meta: bool = False) -> Backbone:
     """Return the model as its constructors initialise it, in CPU memory, or on the meta device."""
-    sizes, config = planned.sizes, planned.matched.config
+    sizes, config = run_plan.sizes, run_plan.matched.config
     if not meta:
         torch.manual_seed(initialization_seed(settings.seed))
     model = (sizes.on_meta if meta else sizes.build)(settings.backbone_class, config)

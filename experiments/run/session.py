@@ -116,7 +116,7 @@ class RunSession:
     tracker: Tracker = field(init=False)
     interruptions: Interruptions = field(init=False)
 
-    def begin(self, planned: Plan, spec: ModelSpec, kernels: dict[str, str]) -> None:
+    def begin(self, run_plan: Plan, spec: ModelSpec, kernels: dict[str, str]) -> None:
         """Write what is known before training, open the tracker, and let signals wait for the end of a step.
 
         Raises:
@@ -132,16 +132,16 @@ class RunSession:
         source = settings.init_from or settings.continue_from
         if source is not None and folder.writes:
             warn_of_changed_code(model_folder(source.path), [settings.backbone_class.__module__])
-        self.result = planned_result(settings, planned)
+        self.result = planned_result(settings, run_plan)
         resume = collectives.run_on_rank_zero(
-            lambda: begin_record(settings, planned, spec, kernels, folder, self.console).resume.tree()
+            lambda: begin_record(settings, run_plan, spec, kernels, folder, self.console).resume.tree()
         )
         self.result.resume = Resume(**resume)
         if settings.continue_from is not None:
             self.result.parent = read_model(folder.root / PARENT, ParentRun)
         if folder.writes:
             self.console.keep(folder.root / "train.log")
-        for line in opening_lines(settings, planned, self.result.training_set, kernels):
+        for line in opening_lines(settings, run_plan, self.result.training_set, kernels):
             self.console.log(line)
         self.tracker = open_tracker(
             settings.tracking if folder.writes else TrackingConfig(),
@@ -149,7 +149,7 @@ class RunSession:
             settings.folder,
             settings.resolved,
             derived(self.result, folder.provenance()),
-            steps=planned.cost.planned.steps,
+            steps=run_plan.cost.planned.steps,
         )
         self.interruptions = self.guards.enter_context(
             Interruptions(settings.trainer.preemption_margin_seconds, clock=collectives.is_rank_zero())
@@ -240,17 +240,17 @@ def session_threads(settings: Settings, folder: RunFolder) -> int | None:
 
 
 def opening_lines(
-    settings: Settings, planned: Plan, training_set: TrainingSet | None, kernels: dict[str, str]
+    settings: Settings, run_plan: Plan, training_set: TrainingSet | None, kernels: dict[str, str]
 ) -> list[str]:
     """Return what a run prints before it trains: size, cost, data, kernels."""
-    matched, cost = planned.matched, planned.cost
+    matched, cost = run_plan.matched, run_plan.cost
     lines = [
         f"{cost.parameters.body:,} parameters without embedding and head, "
         f"{count(cost.flops_per_token)} FLOPs per token; "
         f"{matched.words}; {settings.folder}"
     ]
-    if planned.task.note is not None:
-        lines.append(f"note: {planned.task.note}")
+    if run_plan.task.note is not None:
+        lines.append(f"note: {run_plan.task.note}")
     if training_set is not None:
         fractions = [
             f"{'not compared' if fraction is None else f'{fraction:.1%}'} of {split}"
@@ -262,9 +262,9 @@ def opening_lines(
     return lines
 
 
-def planned_result(settings: Settings, planned: Plan) -> RunResult:
+def planned_result(settings: Settings, run_plan: Plan) -> RunResult:
     """Return what is known of the result before the run folder is written."""
-    task, source = planned.task, settings.init_from
+    task, source = run_plan.task, settings.init_from
     result = RunResult(
         format=1,
         key=settings.key,
@@ -273,7 +273,7 @@ def planned_result(settings: Settings, planned: Plan) -> RunResult:
         digest=settings.digest,
         seed=settings.seed,
         **asdict(settings.names),
-        **dict(planned.cost),
+        **dict(run_plan.cost),
         fingerprint=task.fingerprint,
         message=None,
         metrics=[],
@@ -289,7 +289,7 @@ def planned_result(settings: Settings, planned: Plan) -> RunResult:
 
 def begin_record(
     settings: Settings,
-    planned: Plan,
+    run_plan: Plan,
     spec: ModelSpec,
     kernels: dict[str, str],
     folder: RunFolder,
@@ -308,15 +308,15 @@ def begin_record(
             settings.key,
             torch_device(settings.device.name),
             settings.device.precision,
-            DataSource(task=settings.names.task, fingerprint=planned.task.fingerprint),
+            DataSource(task=settings.names.task, fingerprint=run_plan.task.fingerprint),
             kernels,
             code_modules(settings),
         )
         now.resume = resume_compatibility.compare_provenance(folder.root, now, console.log)
         folder.open(settings.resolved, now)
         spec.write(folder.root)
-        if planned.task.tokenizer is not None:
-            planned.task.tokenizer.save(folder.root)
+        if run_plan.task.tokenizer is not None:
+            run_plan.task.tokenizer.save(folder.root)
     except OSError as error:
         raise CheckpointError(f"{settings.folder}: the run folder cannot be written: {error}") from error
     return now

@@ -57,7 +57,7 @@ class Settings(Sections):
     task_class: type[Task]
     task: Any
     extra_evaluations: dict[str, Any]
-    """The settings of the task in each further test, by the words that ask for it."""
+    """The settings of the task in each further test, by its overrides."""
     init_from: Initial | None
     """The model that training starts from; None for random weights."""
     continue_from: Initial | None
@@ -104,7 +104,7 @@ def read_settings(sections: Sections, *, untuned: bool = False) -> Settings:
     objective_class, objective = component(tree, "objective", Objective)  # type: ignore[type-abstract]
     task_class, task = component(tree, "task", Task)  # type: ignore[type-abstract]
     _check_pair(tree["names"], backbone_class, objective_class, task_class)
-    apply_tuned_rate(tree, optional=untuned)  # of a pair that was refused there is no rate
+    apply_tuned_rate(tree, optional=untuned)  # a pair that is rejected has no rate
     if tree != sections.resolved:
         sections = parse_sections(tree)
     names = sections.names
@@ -134,7 +134,7 @@ def read_settings(sections: Sections, *, untuned: bool = False) -> Settings:
     if settings.optimizer.mup_base_width is not None and initial is not None:
         raise ConfigError(
             f"optimizer.mup_base_width={settings.optimizer.mup_base_width} beside init_from={initial.path}: "
-            "muP says how weights start, and these have; leave it null"
+            "muP sets initial weights, and these have been trained; leave it null"
         )
     if settings.scale.target is None and backbone.d_model is None:
         raise ConfigError(
@@ -189,7 +189,7 @@ def _with_training_setting(section: dict[str, Any], tree: dict[str, Any], key: s
 
 
 def _folder(tree: dict[str, Any], key: str) -> Path:
-    """Return the folder that a setting names. Raises ConfigError where there is none."""
+    """Return the folder that a setting names. Raises ConfigError if it does not exist."""
     path = Path(tree[key])
     if not path.is_dir():
         raise ConfigError(f"{key}={path}: there is no such folder{nearest_folder(path)}")
@@ -197,7 +197,7 @@ def _folder(tree: dict[str, Any], key: str) -> Path:
 
 
 def _continued_run(tree: dict[str, Any]) -> Initial | None:
-    """Return the run of ``continue_from``. Raises ConfigError where it is none, or beside ``init_from``."""
+    """Return the run of ``continue_from``. Raises ConfigError if it is no run, or with ``init_from``."""
     if tree.get("continue_from") is None:
         return None
     path = _folder(tree, "continue_from")
@@ -214,22 +214,24 @@ def _continued_run(tree: dict[str, Any]) -> Initial | None:
 
 def _extra_evaluations(tree: dict[str, Any], trainer: TrainerConfig) -> dict[str, Any]:
     """The settings of the task in each of ``trainer.extra_evaluations``."""
-    found = {}
-    for words in trainer.extra_evaluations:
+    tasks = {}
+    for overrides in trainer.extra_evaluations:
         key = "trainer.extra_evaluations"
-        if not words.strip() or not all("=" in word for word in words.split()):
-            raise ConfigError(f"{key}: {words!r} must be settings of the task, such as 'sequence_length=256'")
+        if not overrides.strip() or not all("=" in word for word in overrides.split()):
+            raise ConfigError(
+                f"{key}: {overrides!r} must be settings of the task, such as 'sequence_length=256'"
+            )
         try:
-            changes = OmegaConf.to_container(OmegaConf.from_dotlist(words.split()))
+            changes = OmegaConf.to_container(OmegaConf.from_dotlist(overrides.split()))
         except (YAMLError, OmegaConfBaseException, RecursionError) as error:
             reason = first_line(error) or type(error).__name__
-            raise ConfigError(f"{key}: {words[:100]!r} cannot be read: {reason}") from None
+            raise ConfigError(f"{key}: {overrides[:100]!r} cannot be read: {reason}") from None
         changed = OmegaConf.merge(tree["task"], changes)
         try:
-            found[words] = component({"task": OmegaConf.to_container(changed)}, "task", Task)[1]  # type: ignore[type-abstract]
+            tasks[overrides] = component({"task": OmegaConf.to_container(changed)}, "task", Task)[1]  # type: ignore[type-abstract]
         except ConfigError as error:
-            raise ConfigError(f"{key}: {words}: {error}") from None
-    return found
+            raise ConfigError(f"{key}: {overrides}: {error}") from None
+    return tasks
 
 
 def _check_pair(
@@ -268,10 +270,10 @@ def _partners(group: str, base: type[Any], suits: Any) -> str:
 @functools.cache
 def _sized(group: str) -> list[tuple[str, str]]:
     """The YAMLs of a group that leave their size open, each with the path of its class."""
-    found = []
+    classes = []
     for path in sorted((CONF / group).glob("*.yaml")):
         yaml = OmegaConf.create(read_yaml(path))
         target = OmegaConf.select(yaml, f"{group}._target_") or OmegaConf.select(yaml, "_target_")
         if target and OmegaConf.select(yaml, "d_model") is None:
-            found.append((path.stem, str(target)))
-    return found
+            classes.append((path.stem, str(target)))
+    return classes

@@ -42,14 +42,14 @@ class Matched:
 
     @property
     def words(self) -> str:
-        """Axis, target and mismatch, in words."""
+        """Description of axis, target and mismatch."""
         if self.target is None:
             return "widths as given"
         return f"{self.axis} {self.residual:+.2%} of {self.target:,}"
 
     @property
     def note(self) -> str | None:
-        """Words about a mixture of experts that is held equal on all its experts."""
+        """Note about a mixture of experts whose size counts all its experts."""
         if not self.unused:
             return None
         return f"counts all experts: a token uses {self.value - self.unused:,} of {self.value:,} parameters"
@@ -61,7 +61,7 @@ class Sizes:
 
     vocab_size: int
     length: int
-    """Length of the sequences it is shown, on average."""
+    """Mean length of its input sequences."""
     source_length: int = 0
     """Length of the encoder's side, for encoder-decoders."""
     raw_length: int = 0
@@ -93,7 +93,7 @@ DRAWS = (Tensor.normal_, Tensor.uniform_, nn.init.normal_, nn.init.uniform_, nn.
 
 
 class _Undrawn(TorchFunctionMode):
-    """Draws no numbers into tensors. Without memory there is nothing to draw, yet it would take nine tenths
+    """Leaves tensors uninitialised. Without memory there is nothing to draw, yet it would take nine tenths
     of the time of building a model, and the first time import the compiler."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

@@ -50,8 +50,8 @@ UNRECORDED = (LockedError, CheckpointError)
 
 
 @dataclass(frozen=True, kw_only=True)
-class AskedCell:
-    """A cell as its words ask for it, whether they compose or not."""
+class RequestedCell:
+    """A cell as its overrides describe it, whether they compose or not."""
 
     study: Path
     """``runs/STUDY``."""
@@ -59,14 +59,14 @@ class AskedCell:
     """Overrides of the cell."""
     seed: int
     names: dict[str, str]
-    """Names of the YAML files of ``GROUPS``, or of the words that ask for one that is not there."""
+    """Names of the YAML files of ``GROUPS``, or what an override names instead."""
     config: DictConfig | None
     """The composed configuration."""
     in_study: bool
-    """False for a single run outside of studies: its mistakes are answered on the terminal alone."""
+    """False for a single run outside of studies: its mistakes are only printed."""
 
     @classmethod
-    def composed(cls, cfg: DictConfig) -> AskedCell:
+    def composed(cls, cfg: DictConfig) -> RequestedCell:
         """Return the cell that Hydra runs now."""
         hydra = HydraConfig.get()
         study = _text(cfg, "study.name")
@@ -80,8 +80,8 @@ class AskedCell:
         )
 
     @classmethod
-    def uncomposed(cls, sweep: DictConfig, words: Sequence[str]) -> AskedCell:
-        """Return a cell that cannot be composed; ``sweep`` is the configuration without its words."""
+    def uncomposed(cls, sweep: DictConfig, words: Sequence[str]) -> RequestedCell:
+        """Return a cell that cannot be composed; ``sweep`` is the configuration without its overrides."""
         given = {key.lstrip("+"): value for key, _, value in (word.partition("=") for word in words)}
         return cls(
             study=_folder(sweep, given.get("study.name", _text(sweep, "study.name"))),
@@ -94,7 +94,7 @@ class AskedCell:
 
     @property
     def digest(self) -> str:
-        """Return eight hexadecimal digits of the words, the seed left out."""
+        """Return eight hexadecimal digits of the overrides without the seed."""
         return settings_digest({"words": [word for word in self.words if not word.startswith("seed=")]})
 
     @property
@@ -105,7 +105,7 @@ class AskedCell:
 
     @property
     def index(self) -> Path:
-        """Return the file that says where the cell's refusal is recorded."""
+        """Return the file with the path of the cell's record."""
         return self.study / INDEX / f"{self.digest}-s{self.seed}.json"
 
     def refuse(self, error: RunError, settings: Settings | None = None) -> None:
@@ -119,8 +119,8 @@ class AskedCell:
             return
         if not _is_file_name(self.study.name):  # the mistake itself: it may lead out of the folder of runs
             return
-        own = self.study / f"{self.name}-{self.digest}" / f"s{self.seed}"
-        run = RunFolder(own if settings is None else settings.folder)
+        by_overrides = self.study / f"{self.name}-{self.digest}" / f"s{self.seed}"
+        run = RunFolder(by_overrides if settings is None else settings.folder)
         if _begun(run):
             return
         config = _yaml(self.config) if settings is None else _as_yaml(settings.resolved)
@@ -149,16 +149,16 @@ class AskedCell:
         self.index.parent.mkdir(exist_ok=True)
         write_json(self.index, {"folder": str(run.root.relative_to(self.study))})
 
-    def forget(self, own: Path) -> None:
-        """Remove the record of a refusal of these words: they begin a run now, in the folder ``own``."""
+    def forget(self, run_folder: Path) -> None:
+        """Remove the record of a refusal of this cell, which is trained now in ``run_folder``."""
         if process_rank().rank != 0 or not self.index.exists():
             return
         try:
             named = read_json(self.index, dict[str, str]) or {}
         except CheckpointError:
             named = {}
-        folder = self.study / named.get("folder", own.name)
-        if folder.resolve() != own.resolve() and is_refused(RunFolder(folder)):
+        folder = self.study / named.get("folder", run_folder.name)
+        if folder.resolve() != run_folder.resolve() and is_refused(RunFolder(folder)):
             shutil.rmtree(folder)
             if not any(folder.parent.iterdir()):
                 folder.parent.rmdir()
@@ -175,22 +175,22 @@ def is_refused(run: RunFolder) -> bool:
 
 def refusals(study: Path) -> list[tuple[Path, RunResult]]:
     """Return folder and result of each refusal of a study."""
-    found = []
+    records = []
     for index in sorted((study / INDEX).glob("*.json")):
         try:
             named = read_json(index, dict[str, str]) or {}
             folder = study / named.get("folder", ".")
             result = RunFolder(folder).result()
-        except RunError:  # a damaged record is a row of its own
+        except RunError:  # a damaged record is a separate row
             continue
         if result is not None and result.status == RunStatus.REFUSED:
-            found.append((folder, result))
-    return found
+            records.append((folder, result))
+    return records
 
 
 def refuse_uncomposed(sweep: DictConfig, words: Sequence[str], message: str) -> None:
     """Write the record of a cell of a sweep that cannot be composed."""
-    AskedCell.uncomposed(sweep, words).refuse(ConfigError(message))
+    RequestedCell.uncomposed(sweep, words).refuse(ConfigError(message))
 
 
 def _folder(cfg: DictConfig, study: str) -> Path:
@@ -219,7 +219,7 @@ def _begun(run: RunFolder) -> bool:
 
 
 def _deciding(words: Sequence[str]) -> list[str]:
-    """Return the words that choose the cell, in one order: not where it is kept, nor how it is launched."""
+    """Return the overrides that select the cell, sorted: not its folder, nor how it is launched."""
     beside = ("runs=", "hydra.", "hydra/", "tracking")
     return sorted(word for word in words if not word.startswith(beside))
 
@@ -249,7 +249,7 @@ def _as_yaml(tree: Any) -> str:
 
 
 def stored_status(settings: Settings) -> str | None:
-    """Return the status of a run in the frame of its study; None where there is none, or no final one.
+    """Return the status of a run in the frame of its study; None without a row, or without a final status.
 
     Raises DataError where the frame cannot be read, or contradicts itself.
     """

@@ -17,16 +17,16 @@ from experiments.tracking.study_folders import NO_RUN, StudyFolders
 
 
 def closing_lines(folder: Path, result: RunResult) -> list[str]:
-    """Return what a finished run prints at its end, and again whenever it is issued again.
+    """Return what a finished run prints at its end, and whenever the same command is given again.
 
     Args:
-        folder: of the run; the other seeds of its cell stand beside it.
+        folder: of the run; the other seeds of its cell are next to it.
         result: of the run.
     """
     if result.status != RunStatus.COMPLETE:
         return [f"{result.status}: {result.message or 'no reason recorded'}"]
     scores = result.test_metrics
-    lines = [f"{'' if place else 'score: '}{_score(metric)}" for place, metric in enumerate(scores)]
+    lines = [f"{'' if index else 'score: '}{_score(metric)}" for index, metric in enumerate(scores)]
     if scores and (seeds := _over_seeds(folder, scores[0])):
         lines.append(seeds)
     lines += [f"extra evaluation {_score(metric)}" for metric in result.metrics if metric not in scores]
@@ -47,7 +47,7 @@ def _score(metric: Metric) -> str:
 def _over_seeds(folder: Path, metric: Metric) -> str | None:
     """Return mean and standard deviation over the finished seeds of the cell; None below two.
 
-    It says so where they were not all trained with the same code.
+    The line states if they were not all trained with the same code.
     """
     values, code = [], set[str]()
     for path in folder.parent.glob("s*/result.json"):
@@ -55,14 +55,14 @@ def _over_seeds(folder: Path, metric: Metric) -> str | None:
             run = RunFolder(path.parent)
             result, provenance = run.result(), run.provenance()
         except RunError:
-            continue  # another run's: its own row says that it is damaged
+            continue  # a damaged folder has a row of its own
         if result is None or result.status != RunStatus.COMPLETE:
             continue
         if result.test_metrics and result.test_metrics[0].name == metric.name:
             values.append(result.test_metrics[0].value)
             if provenance is not None:  # hashes of the code of all sessions of the run
                 hashes = [*provenance.resume.changed.get("code", []), provenance.git.code]
-                code |= {str(each) for each in hashes if each}
+                code |= {str(code_hash) for code_hash in hashes if code_hash}
     if len(values) < 2:
         return None
     other = " trained with different code" if len(code) > 1 else ""
@@ -79,7 +79,7 @@ SHOWN = 5
 def summary(study: Path) -> list[str]:
     """Return the lines printed after a sweep: counts by status, reasons, the next command.
 
-    Each sweep refuses a run anew and prints its reason, which is therefore left out here.
+    Each sweep prints the reason of a rejected run, which is therefore left out here.
     """
     counts: Counter[str] = Counter()
     reasons: dict[str, list[str]] = defaultdict(list)
@@ -91,9 +91,9 @@ def summary(study: Path) -> list[str]:
         if status != RunStatus.COMPLETE:
             first = "" if status == RunStatus.REFUSED else message.strip().partition("\n")[0]
             reasons[f"{status}: {first}" if first else status].append(f"{folder.parent.name} {folder.name}")
-    order = {str(status): place for place, status in enumerate(RunStatus)}
-    found = sorted(counts.items(), key=lambda item: order.get(item[0], len(order)))
-    lines = [f"study {study.name}: " + ", ".join(f"{count} {status}" for status, count in found)]
+    order = {str(status): index for index, status in enumerate(RunStatus)}
+    ordered = sorted(counts.items(), key=lambda item: order.get(item[0], len(order)))
+    lines = [f"study {study.name}: " + ", ".join(f"{count} {status}" for status, count in ordered)]
     for reason, runs in reasons.items():
         more = f" and {len(runs) - SHOWN} more" if len(runs) > SHOWN else ""
         lines.append(f"  {', '.join(runs[:SHOWN])}{more}: {reason}")

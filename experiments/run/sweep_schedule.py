@@ -66,11 +66,11 @@ def make_schedule(
         memory: bytes that are free.
         n_jobs: ``hydra.launcher.n_jobs``: runs at a time; -1 for as many as there are cores, -2 for one less.
     """
-    asked = max(cost.threads or 1 for cost in costs)
+    requested = max(cost.threads or 1 for cost in costs)
     largest = max(cost.memory for cost in costs)
     spared = f" (hydra.launcher.n_jobs={n_jobs})" if n_jobs < -1 else ""
     limits = {
-        f"{plural(cores, 'core')}{spared}": (cores + min(0, n_jobs + 1)) // asked,
+        f"{plural(cores, 'core')}{spared}": (cores + min(0, n_jobs + 1)) // requested,
         "the number of runs": len(costs),
     }
     if n_jobs > 0:
@@ -86,7 +86,7 @@ def make_schedule(
     return Schedule(
         order=sorted(range(len(costs)), key=lambda run: -costs[run].flops),
         at_once=at_once,
-        threads=asked if any(cost.threads for cost in costs) else max(1, useful),
+        threads=requested if any(cost.threads for cost in costs) else max(1, useful),
         limit=limit,
     )
 
@@ -117,6 +117,6 @@ def makespan(seconds: Sequence[float], at_once: int, running: Sequence[float] = 
     """
     ends = [*running, *[0.0] * (at_once - len(running))]
     heapq.heapify(ends)
-    for each in seconds:
-        heapq.heapreplace(ends, ends[0] + each)
+    for duration in seconds:
+        heapq.heapreplace(ends, ends[0] + duration)
     return max(ends)

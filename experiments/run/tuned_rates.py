@@ -1,6 +1,6 @@
 """Learning rates that ``analysis.rates`` chose, for a study that confirms them on fresh seeds.
 
-A study asks for them with ``study.tuned``, the path of a rates.yaml. A run then gets the rate of its
+A study selects them with ``study.tuned``, the path of a rates.yaml. A run then gets the rate of its
 task, scale and backbone, and is refused under a seed that the rates were chosen with: the best of
 several runs is in part the luckiest, and would be again. A rate at the edge of its grid is refused, unless
 ``study.fixed_grid`` says that every model has the same trials, and no more of them.
@@ -79,7 +79,7 @@ class TunedRates:
 
 
 def apply_tuned_rate(tree: dict[str, Any], *, optional: bool = False) -> None:
-    """Fill the learning rate of ``study.tuned`` into a configuration that asks for it. Raises ConfigError.
+    """Fill the learning rate of ``study.tuned`` into a configuration that has it. Raises ConfigError.
 
     Args:
         tree: the configuration, which is changed.
@@ -94,7 +94,7 @@ def apply_tuned_rate(tree: dict[str, Any], *, optional: bool = False) -> None:
     rates = read_rates(path)
     for word in HydraConfig.get().overrides.task:
         if word.partition("=")[0].lstrip("+~") == "optimizer.learning_rate":
-            raise ConfigError(f"{word} beside study.tuned={path}, which says the rate: leave it out")
+            raise ConfigError(f"{word} beside study.tuned={path}, which sets the rate: leave it out")
     if tree["seed"] in rates.seeds:
         raise ConfigError(
             f"seed={tree['seed']}: study={rates.study} chose the rates of {path} with it, so it would "
@@ -105,11 +105,11 @@ def apply_tuned_rate(tree: dict[str, Any], *, optional: bool = False) -> None:
         tree["names"]["task"], tree["names"]["scale"], tree["scale"]["axis"],
         None if target is None else float(target), tree["names"]["backbone"],
     )  # fmt: skip
-    found = {arm.key: arm for arm in rates.arms}
-    if key not in found:
+    arms_by_key = {arm.key: arm for arm in rates.arms}
+    if key not in arms_by_key:
         arms = "; ".join(_words(arm.key) for arm in rates.arms)
         raise ConfigError(f"study.tuned={path} has no rate for {_words(key)}; it has {arms or 'none'}")
-    arm = found[key]
+    arm = arms_by_key[key]
     if not arm.bracketed and not study.get("fixed_grid"):
         swept = path.parent.parent
         swept = swept if swept.name == rates.study else Path("runs") / rates.study
@@ -118,7 +118,7 @@ def apply_tuned_rate(tree: dict[str, Any], *, optional: bool = False) -> None:
             f"of its grid: extend it with {study_command('rates', swept, '--extend')}"
         )
     tree["optimizer"] = {**tree["optimizer"], "learning_rate": arm.learning_rate}
-    # In the record of the run the rate stands by itself: the file may change or go.
+    # The record of the run has the rate, since the file may change or be removed.
     tree["study"] = {**study, "rate_from": str(path)}
 
 

@@ -103,7 +103,7 @@ def parse_model(text: str, model: type[Model], name: str, remedy: str, error: ty
     try:
         return model.model_validate_json(text, strict=True)
     except ValidationError as problem:
-        parse_json(text, object, name, remedy, error)  # says what is wrong with text that is no JSON
+        parse_json(text, object, name, remedy, error)  # describes the error in text that is no JSON
         raise error(f"{name}: is damaged ({_first_reason(problem)}): {remedy}") from None
 
 

@@ -130,7 +130,7 @@ def refuse_secret(key: str, value: str) -> None:
     """Raise ConfigError if the name of a file or a folder, visible to other users, looks like a secret."""
     if redact(value) != value:
         raise ConfigError(
-            f"{key} looks like a secret, and names a file that others can see: choose another name"
+            f"{key} looks like a secret, and names a file that other users can see: choose another name"
         )
 
 

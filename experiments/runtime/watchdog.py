@@ -158,7 +158,7 @@ def check_progress(folder: Path, step: int, seconds: float = 0.0, compile_second
     if strikes >= MOST:
         raise RunError(
             f"{folder}: job {job} restarted {strikes} times without a new checkpoint, or with less training "
-            f"than a restart costs ({description}; it stands at step {step}). See its output for why it "
+            f"than a restart costs ({description}; it is at step {step}). See its output for why it "
             "stops, give it more time (CLUSTER_TIME, or --time of sbatch), and submit it again"
         )
 

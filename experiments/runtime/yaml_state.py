@@ -86,7 +86,7 @@ def _check_node(
         nodes: the result for each node that was checked before; this one is added.
     """
     if id(node) in parents:
-        raise _error("an alias stands inside of what it repeats", node)
+        raise _error("an alias is inside of what it repeats", node)
     if len(parents) > DEEPEST:
         raise _error("nested too deeply", node)
     if id(node) not in nodes:

@@ -312,7 +312,7 @@ class Trainer:
             metrics = self.evaluator.evaluate("validation", examples)
         except Preempted:
             return  # the loop saves and stops; the evaluation is repeated after resuming
-        metric, values = metrics[0], {each.name: each.value for each in metrics}
+        metric, values = metrics[0], {other.name: other.value for other in metrics}
         values["standard_error"] = metric.standard_error
         self._record(EvaluationRow.model_validate(self._progress("validation") | values))
         if routing := self.evaluator.record_routing(self.folder, self.state.step):

@@ -75,7 +75,7 @@ def test_a_whole_study_is_said_to_be_whole(run: Path, capsys: pytest.CaptureFixt
         ("provenance.json", "restore it"),
         ("metrics.jsonl", "train it again"),
         ("config.yaml", "train it again"),
-        ("model.json", r"remove it and .*result.json.* writes it anew"),
+        ("model.json", r"remove it and .*result.json.* writes it again"),
         (
             "checkpoints/step-00000031/model.safetensors",
             r"remove .*result.json.* the one before; .*-00000030",

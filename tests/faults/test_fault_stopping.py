@@ -298,7 +298,7 @@ def test_f12_progress_starts_the_count_again(tmp_path: Path, monkeypatch: pytest
         monkeypatch.setenv("SLURM_RESTART_COUNT", str(restart))
         watchdog.check_progress(tmp_path, step)
     monkeypatch.setenv("SLURM_RESTART_COUNT", "9")
-    with pytest.raises(RunError, match="stands at step 9"):
+    with pytest.raises(RunError, match="is at step 9"):
         watchdog.check_progress(tmp_path, 9)
 
 

@@ -51,7 +51,7 @@ class Kept:
         return Kept(**{n: a + (rows - 1) * (b - a) for n, a, b in zip(names, one, two, strict=True)})
 
 
-def kept_activations(settings: Settings, planned: Plan, rows: int, *, rounded: bool = False) -> Kept | None:
+def kept_activations(settings: Settings, run_plan: Plan, rows: int, *, rounded: bool = False) -> Kept | None:
     """Return what ``rows`` sequences keep in training; None where that depends on data.
 
     It does where experts have a capacity. Others are counted as if each received equally many tokens.
@@ -62,8 +62,8 @@ def kept_activations(settings: Settings, planned: Plan, rows: int, *, rounded: b
     from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
 
     try:
-        one = _measured(settings, planned, 1, rounded)
-        return one if rows == 1 else one.scaled(_measured(settings, planned, 2, rounded), rows)
+        one = _measured(settings, run_plan, 1, rounded)
+        return one if rows == 1 else one.scaled(_measured(settings, run_plan, 2, rounded), rows)
     except (DataDependentOutputException, DynamicOutputShapeException):
         return None
 
@@ -121,14 +121,14 @@ class _Ledger:
         )
 
 
-def _measured(settings: Settings, planned: Plan, rows: int, rounded: bool) -> Kept:
+def _measured(settings: Settings, run_plan: Plan, rows: int, rounded: bool) -> Kept:
     """Return what a micro-batch keeps."""
     from torch._subclasses.fake_tensor import FakeTensorMode
 
-    model = planned.sizes.on_meta(settings.backbone_class, planned.matched.config)
+    model = run_plan.sizes.on_meta(settings.backbone_class, run_plan.matched.config)
     route_evenly(model)
-    view = planned.objective.view(planned.task.batch("train", 0, 0, rows), torch.Generator().manual_seed(0))
-    loss = Loss(model, planned.objective, settings.device.precision)
+    view = run_plan.objective.view(run_plan.task.batch("train", 0, 0, rows), torch.Generator().manual_seed(0))
+    loss = Loss(model, run_plan.objective, settings.device.precision)
     with (
         build.switched_off("tensors of an estimate have no memory"),
         FakeTensorMode(allow_non_fake_inputs=True),
@@ -137,7 +137,7 @@ def _measured(settings: Settings, planned: Plan, rows: int, rounded: bool) -> Ke
         if rounded:
             _round_weights(model)
         own = {t.untyped_storage()._cdata for t in (*model.parameters(), *model.buffers())}
-        ledger = _Ledger(vocab_size=planned.sizes.vocab_size, weights=own)
+        ledger = _Ledger(vocab_size=run_plan.sizes.vocab_size, weights=own)
         with (
             _followed(model, ledger),
             torch.autograd.graph.saved_tensors_hooks(ledger.keep, lambda kept: kept),

@@ -19,7 +19,7 @@ GIB = 2**30
 FLOAT = 4
 """Bytes of a number in float32, as weights, gradients and moments are."""
 SLACK = 1.25
-"""Time asked for over the time planned: evaluations, checkpoints, the last batches of slow nodes."""
+"""Time asked for over the time run_plan: evaluations, checkpoints, the last batches of slow nodes."""
 START_SECONDS = 900.0
 """Seconds a job needs before its first step, at most: modules, imports, compiling, opening data."""
 ROUNDED_SECONDS = 600.0
@@ -95,24 +95,24 @@ class Resources:
         return self.memory.peak(recompute=self.recompute)
 
 
-def estimate(settings: Settings, planned: Plan, *, processes: int | None = None) -> Resources:
+def estimate(settings: Settings, run_plan: Plan, *, processes: int | None = None) -> Resources:
     """Return what a run takes. Builds no weights.
 
     Args:
         settings: of the run.
-        planned: its plan.
+        run_plan: its plan.
         processes: of the run; None for those that ``parallel.nodes`` and ``parallel.gpus_per_node`` ask for.
     """
     processes = processes or settings.parallel.processes
-    flops = planned.cost.planned.flops
+    flops = run_plan.cost.planned.flops
     device = settings.device
     seconds = None if device.peak_flops is None else flops / (processes * device.mfu * device.peak_flops)
-    model = planned.sizes.on_meta(settings.backbone_class, planned.matched.config)
+    model = run_plan.sizes.on_meta(settings.backbone_class, run_plan.matched.config)
     weights = FLOAT * sum(parameter.numel() for parameter in model.parameters())
     moments = _moment_bytes(settings, model) + (weights if settings.optimizer.ema is not None else 0)
     return Resources(
         processes=processes,
-        memory=_step_memory(settings, planned, processes, model, moments),
+        memory=_step_memory(settings, run_plan, processes, model, moments),
         recompute=settings.parallel.activation_checkpointing == "block",
         seconds=seconds,
         disk=(settings.trainer.keep_checkpoints + 1) * (weights + moments),
@@ -120,7 +120,7 @@ def estimate(settings: Settings, planned: Plan, *, processes: int | None = None)
 
 
 def _step_memory(
-    settings: Settings, planned: Plan, processes: int, model: Backbone, moments: int
+    settings: Settings, run_plan: Plan, processes: int, model: Backbone, moments: int
 ) -> StepMemory:
     """Return the parts; ``moments`` are the bytes of all, of which each process has its share."""
     total = sum(parameter.numel() for parameter in model.parameters())
@@ -131,7 +131,7 @@ def _step_memory(
     batch, asked = max(1, settings.budget.batch_size // data), settings.budget.micro_batch_size
     micro = min(batch, 1 if asked == AUTO else int(asked or batch))
     rounded = sharded and settings.device.precision == "bf16"
-    kept = kept_activations(settings, planned, micro, rounded=rounded)
+    kept = kept_activations(settings, run_plan, micro, rounded=rounded)
     # Buckets of ddp hold all gradients once more; fsdp has those of one block whole.
     copied = 0 if processes == 1 else block if sharded else total
     return StepMemory(

@@ -22,30 +22,30 @@ Measured with two threads instead of one: steps of 3e8 to 5e8 FLOPs become 1.0 t
 
 
 def estimate_cost(settings: Settings) -> RunCost:
-    """Return what a run takes. Builds no weights. Raises RunError where the run cannot be planned."""
-    planned = plan(with_stand_in(settings)[0])
+    """Return what a run takes. Builds no weights. Raises RunError where the run cannot be run_plan."""
+    run_plan = plan(with_stand_in(settings)[0])
     return RunCost(
-        flops=planned.cost.planned.flops,
-        memory=process_memory(settings, planned),
+        flops=run_plan.cost.planned.flops,
+        memory=process_memory(settings, run_plan),
         threads=settings.device.threads,
-        useful_threads=useful_threads(settings, planned),
+        useful_threads=useful_threads(settings, run_plan),
         on_gpu=torch_device(settings.device.name).type == "cuda",
     )
 
 
-def process_memory(settings: Settings, planned: Plan) -> float:
+def process_memory(settings: Settings, run_plan: Plan) -> float:
     """Return the bytes of a process that trains on a CPU, at their peak."""
-    setup, rows = planned.cost.setup, _micro_batch_size(settings)
+    setup, rows = run_plan.cost.setup, _micro_batch_size(settings)
     copies = 5 if settings.optimizer.ema is not None else 4  # weights, gradients, two moments
     channels = (setup.num_layers or 1) * (setup.d_model or 1)
-    kept = KEPT * channels + LOGITS * planned.sizes.vocab_size
-    tokens = rows * max(planned.sizes.length + planned.sizes.source_length, setup.sequence_length)
-    return PROCESS + 4 * (copies * planned.cost.parameters.total + tokens * kept)
+    kept = KEPT * channels + LOGITS * run_plan.sizes.vocab_size
+    tokens = rows * max(run_plan.sizes.length + run_plan.sizes.source_length, setup.sequence_length)
+    return PROCESS + 4 * (copies * run_plan.cost.parameters.total + tokens * kept)
 
 
-def useful_threads(settings: Settings, planned: Plan) -> int:
+def useful_threads(settings: Settings, run_plan: Plan) -> int:
     """Return the most threads that a forward and backward pass of this size makes good use of."""
-    work = planned.cost.planned
+    work = run_plan.cost.planned
     passes = work.steps * settings.budget.batch_size / _micro_batch_size(settings)
     return max(1, round(work.flops / passes / FLOPS_PER_THREAD))
 

@@ -32,9 +32,9 @@ class Muon(AdamW):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 0 <= self.momentum < 1:
-            raise ValueError(f"momentum={self.momentum} must lie in [0, 1)")
+            raise ValueError(f"momentum={self.momentum} must be in [0, 1)")
         if not 1 <= self.ns_steps < 100:
-            raise ValueError(f"ns_steps={self.ns_steps} must lie in 1 to 99")
+            raise ValueError(f"ns_steps={self.ns_steps} must be from 1 to 99")
 
     def build(self, model: nn.Module) -> torch.optim.Optimizer:
         import torch

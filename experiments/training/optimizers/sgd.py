@@ -24,7 +24,7 @@ class SGD(OptimizerConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 0 <= self.momentum < 1:
-            raise ValueError(f"momentum={self.momentum} must lie in [0, 1)")
+            raise ValueError(f"momentum={self.momentum} must be in [0, 1)")
         if self.nesterov and not self.momentum:
             raise ValueError("nesterov=true needs momentum above 0")
 

@@ -39,7 +39,7 @@ def test_options_stand_before_between_and_after_overrides(
         ("study:\n\tname: mine\n", "line 3, column 1: .*not by tabs"),
         ("seed: 1\nseed: 2\n", "line 3, column 1: the key 'seed' is there twice"),
         ("seed: " + "[" * 100_000, "nested too deeply"),
-        ("seed: &a [*a]\n", "line 2, column 7: an alias stands inside"),
+        ("seed: &a [*a]\n", "line 2, column 7: an alias is inside"),
     ],
 )
 def test_a_study_file_that_cannot_be_read_is_one_line(

@@ -10,7 +10,7 @@ import pytest
 
 from analysis.load.study import load_study
 from experiments import train
-from experiments.run.skipped_cells import AskedCell, refusals
+from experiments.run.skipped_cells import RequestedCell, refusals
 from experiments.run.summary import summary
 from experiments.runtime.errors import CheckpointError, ConfigError, DataError, LockedError, OutOfMemoryError
 from tests.experiments import commands
@@ -20,8 +20,8 @@ WORDS = (*commands.TINY, *commands.RECALL, "study.name=mix")
 IMPOSSIBLE = ["backbone=decoder", "scale.axis=non_embedding", "scale.targets.non_embedding=10"]
 
 
-def asked(tmp_path: Path, *words: str) -> AskedCell:
-    return AskedCell.composed(commands.compose(*WORDS, f"runs={tmp_path}", *words))
+def asked(tmp_path: Path, *words: str) -> RequestedCell:
+    return RequestedCell.composed(commands.compose(*WORDS, f"runs={tmp_path}", *words))
 
 
 def attempt(tmp_path: Path, *words: str) -> None:
@@ -136,7 +136,7 @@ def test_a_single_run_outside_of_a_study_leaves_nothing(tmp_path: Path) -> None:
 
 
 def test_names_of_a_cell_that_does_not_compose_stay_inside_the_study(tmp_path: Path) -> None:
-    cell = AskedCell(
+    cell = RequestedCell(
         study=tmp_path / "mix", words=["backbone=../../out"], seed=2,
         names={"backbone": "../../out", "objective": "causal_lm", "task": "recall", "scale": "nano"},
         config=None, in_study=True,

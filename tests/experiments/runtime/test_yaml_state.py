@@ -20,7 +20,7 @@ REFUSED = {
     "1: a\n0x1: b": "line 2, column 1: the key '1' is there twice",
     "a:\n\tb: 1": "line 2, column 1: .*: indent by spaces, not by tabs",
     "{a: [1, 2}": "line 1, column 10: did not find expected",
-    "a: &x [*x]": "line 1, column 4: an alias stands inside of what it repeats",
+    "a: &x [*x]": "line 1, column 4: an alias is inside of what it repeats",
     "[" * 100_000: "nested too deeply",
     "[" * 900 + "]" * 900: "nested too deeply",
     BOMB: r"its aliases repeat [\d,]+ values",
