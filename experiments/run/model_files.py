@@ -14,17 +14,14 @@ import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 from typing_extensions import TypedDict
 
 from architectures.backbone import Backbone, BackboneConfig
-from architectures.pretrained import load_folder, read_folder_config
 from experiments.config.structured import load_class, typed
-from experiments.data.tokenizers.folder_tokenizer import FolderTokenizer
-from experiments.data.tokenizers.tokenizer import TextTokenizer, TokenizerConfig
 from experiments.runtime.atomic_io import write_json
 from experiments.runtime.errors import CheckpointError, ConfigError, nearest_folder
 from experiments.runtime.json_state import read_json, read_mark
@@ -41,6 +38,10 @@ from experiments.training.checkpoints.stored_state import (
     weight_files,
     whole_tensors,
 )
+
+if TYPE_CHECKING:
+    from experiments.data.tokenizers.folder_tokenizer import FolderTokenizer
+    from experiments.data.tokenizers.tokenizer import TextTokenizer
 
 RECORD = "model.json"
 """File next to the checkpoints of a run, with all that is needed to build the module again."""
@@ -211,6 +212,8 @@ def is_run_folder(path: Path) -> bool:
 
 def hugging_face(path: Path) -> Backbone:
     """Load the model of a Hugging Face folder, with its weights. Raises ConfigError."""
+    from architectures.pretrained import load_folder
+
     try:
         return load_folder(path)
     except (OSError, ValueError) as error:
@@ -219,6 +222,8 @@ def hugging_face(path: Path) -> Backbone:
 
 def hugging_face_spec(path: Path) -> ModelSpec:
     """Return the specification of a Hugging Face folder. Raises ConfigError."""
+    from architectures.pretrained import read_folder_config
+
     try:
         checked = read_folder_config(path)
     except (OSError, ValueError) as error:
@@ -235,6 +240,9 @@ def hugging_face_spec(path: Path) -> ModelSpec:
 
 def folder_tokenizer(path: Path) -> FolderTokenizer:
     """Load the tokenizer of a folder. Raises DataError where it has none."""
+    from experiments.data.tokenizers.folder_tokenizer import FolderTokenizer
+    from experiments.data.tokenizers.tokenizer import TokenizerConfig
+
     return FolderTokenizer(TokenizerConfig(kind="folder", path=str(path)), path)
 
 

@@ -25,7 +25,6 @@ from experiments.config.sections import Sections, parse_sections
 from experiments.config.structured import component, first_line, load_class
 from experiments.objectives.objective import Objective
 from experiments.run.model_files import ModelSpec, fingerprint, is_run_folder, read_model_spec
-from experiments.run.tuned_rates import apply_tuned_rate
 from experiments.runtime.errors import ConfigError, nearest_folder
 from experiments.runtime.yaml_state import read_yaml
 from experiments.tasks.task import Task
@@ -104,7 +103,10 @@ def read_settings(sections: Sections, *, untuned: bool = False) -> Settings:
     objective_class, objective = component(tree, "objective", Objective)  # type: ignore[type-abstract]
     task_class, task = component(tree, "task", Task)  # type: ignore[type-abstract]
     _check_pair(tree["names"], backbone_class, objective_class, task_class)
-    apply_tuned_rate(tree, optional=untuned)  # a pair that is rejected has no rate
+    if tree["study"].get("tuned") is not None:  # after the check, since a rejected pair has no rate
+        from experiments.run.tuned_rates import apply_tuned_rate
+
+        apply_tuned_rate(tree, optional=untuned)
     if tree != sections.resolved:
         sections = parse_sections(tree)
     names = sections.names

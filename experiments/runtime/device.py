@@ -12,8 +12,8 @@ import torch
 from torch import nn
 
 from architectures.kernels import pointwise
+from architectures.kernels.cpu import build, where
 from experiments.runtime.errors import ConfigError
-from experiments.runtime.kernel_choice import measure_unless_known
 from experiments.runtime.memory import keep_freed_memory
 
 
@@ -36,7 +36,9 @@ def configure_process(*, threads: int | None, kernels: str) -> None:
     if threads is not None:
         torch.set_num_threads(threads)
     keep_freed_memory()
-    if kernels != "torch":
+    if kernels != "torch" and not build.problem() and build.instruction_set() not in where.SMALLEST:
+        from experiments.runtime.kernel_choice import measure_unless_known  # imports what it measures
+
         measure_unless_known()
     try:
         pointwise.choose(kernels)
