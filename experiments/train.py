@@ -85,7 +85,7 @@ def is_stored(settings: Settings) -> bool:
     """Return True, and say so, if a frame of results holds the run (``study.stored``)."""
     from experiments.run.skipped_cells import stored_status
 
-    status = None if RunFolder(settings.folder).finished else stored_status(settings)
+    status = None if RunFolder(settings.folder).has_final_status else stored_status(settings)
     if status is not None:
         print(f"{settings.key}: {status}, a row of {settings.resolved['study']['stored']}", flush=True)
     return status is not None

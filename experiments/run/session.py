@@ -168,7 +168,7 @@ class RunSession:
         if isinstance(failure, Exception):
             failure = collectives.first_failure(to_run_error(failure))
         result = self._final_result(self.trainer, failure)
-        failure = write_result(self.folder, result, failure)
+        failure = store_result(self.folder, result, failure)
         exit_code = 0 if failure is None else getattr(failure, "exit_code", RunError.exit_code)
         self.tracker.close(result, exit_code)
         if failure is not None:
@@ -206,7 +206,7 @@ def _acquire(lock: RunLock, guards: ExitStack) -> None:
 
 def print_ended(folder: RunFolder, console: Console) -> bool:
     """Return True, and print the result, if the run has ended with a final status."""
-    ended = collectives.run_on_rank_zero(lambda: folder.finished)
+    ended = collectives.run_on_rank_zero(lambda: folder.has_final_status)
     if ended and (result := folder.result()) is not None:
         console.log(f"already {result.status}: {folder.root}")
         for line in closing_lines(folder.root, result):
@@ -367,7 +367,7 @@ def training_summary(trainer: Trainer, peak: int) -> TrainingSummary:
     )
 
 
-def write_result(folder: RunFolder, result: RunResult, error: BaseException | None) -> BaseException | None:
+def store_result(folder: RunFolder, result: RunResult, error: BaseException | None) -> BaseException | None:
     """Write the result. Return the error the run ends with: ``error``, or that nothing can be written."""
 
     def write() -> None:

@@ -17,7 +17,7 @@ from experiments.tracking.study_folders import NO_RUN, StudyFolders
 
 
 def closing_lines(folder: Path, result: RunResult) -> list[str]:
-    """Return what a finished run prints at its end, and whenever the same command is given again.
+    """Return what a run prints at its end, and whenever the same command is given again.
 
     Args:
         folder: of the run; the other seeds of its cell are next to it.
@@ -45,7 +45,7 @@ def _score(metric: Metric) -> str:
 
 
 def _over_seeds(folder: Path, metric: Metric) -> str | None:
-    """Return mean and standard deviation over the finished seeds of the cell; None below two.
+    """Return mean and standard deviation over the complete seeds of the cell; None below two.
 
     The line states if they were not all trained with the same code.
     """

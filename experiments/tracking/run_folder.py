@@ -90,7 +90,7 @@ class RunFolder:
         return f"{self.root.parent.name}-{self.root.name}"
 
     @property
-    def finished(self) -> bool:
+    def has_final_status(self) -> bool:
         """Return True if running again would only repeat the result: complete, diverged, out of memory.
 
         Raises CheckpointError if the result is damaged, or a file is lost that it lists.

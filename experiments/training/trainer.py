@@ -218,7 +218,7 @@ class Trainer:
         self.optimizer.zero_grad(set_to_none=True)
 
         compiling = compile_seconds() - compiled
-        state.finish_step(
+        state.count_step(
             tokens=self.tokens_per_step,
             flops=self.tokens_per_step * self.flops_per_token,
             seconds=time.perf_counter() - started - compiling,

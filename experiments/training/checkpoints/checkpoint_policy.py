@@ -72,7 +72,7 @@ class CheckpointSaver:
         which waits for this one, report its outcome.
 
         Args:
-            last: whether training is finished, so that a failure ends the run.
+            last: whether training is complete, so that a failure ends the run.
 
         Raises:
             CheckpointError: the last save has failed, or the third in a row. Older checkpoints are intact.

@@ -38,7 +38,7 @@ class TrainState:
         """Return the state that ``dataclasses.asdict`` gave. Raises TypeError for one with other keys."""
         return cls(**{**saved, "anomalies": LossAnomalies(**saved["anomalies"])})
 
-    def finish_step(
+    def count_step(
         self,
         *,
         tokens: int,

@@ -66,12 +66,12 @@ def test_rewinding_drops_later_rows(tmp_path: Path, step: int) -> None:
 def test_a_status_says_whether_a_run_is_finished(tmp_path: Path, status: str) -> None:
     folder = RunFolder(tmp_path)
     assert folder.result() is None
-    assert not folder.finished
+    assert not folder.has_final_status
     write_result(tmp_path, {"status": status})
     found = folder.result()
     assert found is not None
     assert found.status == status
-    assert folder.finished == (status in FINAL)
+    assert folder.has_final_status == (status in FINAL)
     folder.open({"seed": 0}, recorded())
     assert folder.result() is None, "a run that has begun again has no result"
 
@@ -82,7 +82,7 @@ def test_a_run_that_ended_before_its_first_row_lost_no_file(tmp_path: Path) -> N
     folder.metrics_record()  # as each checkpoint has it
     folder.write_result(named(tmp_path, {"status": "diverged"}))
     assert not folder.metrics.exists()
-    assert folder.finished
+    assert folder.has_final_status
     found = folder.result()
     assert found is not None
     assert damaged_files(found, {"metrics.jsonl": None, "config.yaml": None}) == ["config.yaml"]
