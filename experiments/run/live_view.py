@@ -157,7 +157,10 @@ def screen(study: str, looks: list[Look]) -> rich.console.Group:
         parts.append(_going(going))
     failed = [run for run in looks if run.status in ENDED and run.status != "complete"]
     if failed:
-        parts.append(_failed(failed))
+        table = _table("failed", "seed", "how", "why")
+        for run in failed:
+            table.add_row(run.planned.cell, str(run.planned.seed), run.status, run.message)
+        parts.append(table)
     return rich.console.Group(*parts)
 
 
@@ -207,13 +210,6 @@ def _going(looks: list[Look]) -> rich.table.Table:
             "" if left is None else clock(left),
             run.writer,
         )
-    return table
-
-
-def _failed(looks: list[Look]) -> rich.table.Table:
-    table = _table("failed", "seed", "how", "why")
-    for run in looks:
-        table.add_row(run.planned.cell, str(run.planned.seed), run.status, run.message)
     return table
 
 

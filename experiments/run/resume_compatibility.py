@@ -81,7 +81,9 @@ def compare_provenance(folder: Path, now: Provenance, log: Callable[[str], objec
         DataError: the data is not what training began with.
         CheckpointError: provenance.json is lost or damaged, so that nobody can tell.
     """
-    if not _has_trained(folder):
+    # A run with no checkpoint but the copy of its parent's has not been trained.
+    parent = read_model(folder / PARENT, ParentRun)
+    if checkpoint.newest_step(folder / "checkpoints") <= (0 if parent is None else parent.step):
         return Resume(sittings=1, exact=True, changed={})
     before = RunFolder(folder).provenance()
     if before is None:
@@ -113,12 +115,6 @@ def compare_provenance(folder: Path, now: Provenance, log: Callable[[str], objec
     changed = {key: [earlier.changed.get(key, pair)[0], pair[1]] for key, pair in changed.items()}
     changed = {**earlier.changed, **changed}
     return Resume(sittings=earlier.sittings + 1, exact=not changed, changed=changed)
-
-
-def _has_trained(folder: Path) -> bool:
-    """Return True for a run that saved a checkpoint, in addition to the copy of its parent's."""
-    parent = read_model(folder / PARENT, ParentRun)
-    return checkpoint.newest_step(folder / "checkpoints") > (0 if parent is None else parent.step)
 
 
 def _damaged_metrics(folder: Path) -> tuple[str, str] | None:

@@ -89,7 +89,11 @@ def _redact(tree: Any, name: str, values: re.Pattern[str]) -> Any:
     if _is_secret(name, tree):
         return REDACTED
     if isinstance(tree, str):
-        return _redact_text(tree, name, values)
+        override = _OVERRIDE.fullmatch(tree)
+        if override and _is_secret(override[1], _number_or_text(override[2])):
+            return f"{override[1]}={REDACTED}"  # to the end: the value may contain spaces and commas
+        text = _ASSIGNMENT.sub(_redact_assignment, _without(values, tree))
+        return text if _HASH_NAME.search(name) else _HEX_KEY.sub(_redact_hex, text)
     if isinstance(tree, Mapping):
         return {
             _without(values, key) if isinstance(key, str) else key: _redact(value, f"{name}.{key}", values)
@@ -106,14 +110,6 @@ def _is_secret(name: str, value: object) -> bool:
     if _SECRET_NAME.search(name):
         return True
     return bool(_TOKEN_NAME.search(name)) and isinstance(value, str)
-
-
-def _redact_text(text: str, name: str, values: re.Pattern[str]) -> str:
-    override = _OVERRIDE.fullmatch(text)
-    if override and _is_secret(override[1], _number_or_text(override[2])):
-        return f"{override[1]}={REDACTED}"  # to the end: the value may hold spaces and commas
-    text = _ASSIGNMENT.sub(_redact_assignment, _without(values, text))
-    return text if _HASH_NAME.search(name) else _HEX_KEY.sub(_redact_hex, text)
 
 
 def without_known_secrets(text: str) -> str:

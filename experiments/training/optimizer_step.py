@@ -67,18 +67,16 @@ def _alike(parameters: Iterable[nn.Parameter]) -> list[list[nn.Parameter]]:
 
 def not_finite_gradients(model: nn.Module) -> list[str]:
     """Return the parameters with gradients that are not finite in any process. All processes must call it."""
-    parameters = dict(model.named_parameters())
-    bad = torch.tensor([_bad(parameter.grad) for parameter in parameters.values()]).int()
+    names, bad = [], []
+    for name, parameter in model.named_parameters():
+        gradient = parameter.grad
+        local = gradient.to_local() if is_dtensor(gradient) else gradient
+        names.append(name)
+        bad.append(local is not None and not bool(local.isfinite().all()))
+    anywhere = torch.tensor(bad).int()
     if world_size() > 1:
-        dist.all_reduce(bad, dist.ReduceOp.MAX)
-    return [name for name, is_bad in zip(parameters, bad.tolist(), strict=True) if is_bad]
-
-
-def _bad(gradient: Tensor | None) -> bool:
-    if gradient is None:
-        return False
-    local = gradient.to_local() if is_dtensor(gradient) else gradient
-    return not bool(local.isfinite().all())
+        dist.all_reduce(anywhere, dist.ReduceOp.MAX)
+    return [name for name, is_bad in zip(names, anywhere.tolist(), strict=True) if is_bad]
 
 
 AVERAGE = "average"

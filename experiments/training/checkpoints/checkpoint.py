@@ -213,7 +213,7 @@ def load_newest(
         CheckpointError: there are checkpoints, and every one is broken, or the newest comes from
             another version. Starting over in silence would hide the loss.
     """
-    reasons: list[str] = []  # in the first process
+    reasons: list[str] = []
     while (name := run_on_rank_zero(lambda: _newest_name(folder, reasons))) is not None:
         path = folder / name
         problems = run_on_all(partial(broken, path, share=(rank(), world_size())))
@@ -224,7 +224,8 @@ def load_newest(
                 log(f"warning: {folder}: fell back to {name}; set aside {'; '.join(reasons)}")
             restore(path, model, optimizer)
             return dict(json.loads((path / "state.json").read_text()))
-        run_on_rank_zero(partial(_refuse, path, reason, reasons))
+        reasons.append(f"{name}: {reason}")
+        run_on_rank_zero(partial(set_aside, path, reason))
     return None
 
 
@@ -247,12 +248,6 @@ def _newest_name(folder: Path, reasons: list[str]) -> str | None:
             "Remove the run's folder to train it from the beginning."
         )
     return None
-
-
-def _refuse(path: Path, reason: str, reasons: list[str]) -> None:
-    """Set a checkpoint aside and note the reason."""
-    reasons.append(f"{path.name}: {reason}")
-    set_aside(path, reason)
 
 
 def newest_state(folder: Path) -> dict[str, Any] | None:

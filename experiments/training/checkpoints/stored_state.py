@@ -20,8 +20,13 @@ from experiments.training.parallel.collectives import world_size
 
 
 def gather_state(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, dict[str, Tensor]]:
-    """Return the tensors of a checkpoint by kind and name, as this process holds them."""
-    return {"model": unique_tensors(model), "optimizer": _moments(optimizer)}
+    """Return the tensors of a checkpoint in this process: of the model by name, moments by index and name."""
+    moments = {
+        f"{index}.{key}": value
+        for index, parameter in _numbered(optimizer)
+        for key, value in optimizer.state.get(parameter, {}).items()
+    }
+    return {"model": unique_tensors(model), "optimizer": moments}
 
 
 def unique_tensors(model: nn.Module) -> dict[str, Tensor]:
@@ -42,15 +47,6 @@ def _numbered(optimizer: torch.optim.Optimizer) -> Iterator[tuple[int, Tensor]]:
         indices = group.get("numbers", range(start, start + len(group["params"])))
         yield from zip(indices, group["params"], strict=True)
         start += len(group["params"])
-
-
-def _moments(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """Return the moments by parameter index and name, as this process holds them."""
-    return {
-        f"{index}.{key}": value
-        for index, parameter in _numbered(optimizer)
-        for key, value in optimizer.state.get(parameter, {}).items()
-    }
 
 
 def empty_moments(optimizer: torch.optim.Optimizer, stored: Mapping[str, Tensor]) -> dict[str, Tensor]:

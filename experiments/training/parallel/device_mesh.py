@@ -96,11 +96,17 @@ def make_parallel_dims(config: ParallelConfig, device: str, budget: BudgetConfig
             f"budget.micro_batch_size={AUTO} with {size} processes, which must keep step: give a number, "
             f"such as {max(1, budget.batch_size // data // 2)}"
         )
-    mesh, data_group = _mesh(device, data, config)
+    if config.replicate == 1:
+        mesh = init_device_mesh(device, (data, config.tensor), mesh_dim_names=("data", "tensor"))
+        data_group = mesh["data"].get_group()
+    else:
+        shape = (config.replicate, data // config.replicate, config.tensor)
+        mesh = init_device_mesh(device, shape, mesh_dim_names=("replicate", "shard", "tensor"))
+        data_group = mesh["replicate", "shard"]._flatten("data").get_group()
     experts = None
     if config.expert > 1:
-        shape = (data // config.expert, config.expert)
-        experts = init_device_mesh(device, shape, mesh_dim_names=("replica", "expert"))
+        by_expert = (data // config.expert, config.expert)
+        experts = init_device_mesh(device, by_expert, mesh_dim_names=("replica", "expert"))
     strategy = config.strategy if config.strategy != "none" else "fsdp" if config.tensor > 1 else "ddp"
     return ParallelDims(
         strategy=strategy,
@@ -114,13 +120,3 @@ def make_parallel_dims(config: ParallelConfig, device: str, budget: BudgetConfig
         mesh=mesh,
         experts=experts,
     )
-
-
-def _mesh(device: str, data: int, config: ParallelConfig) -> tuple[DeviceMesh, dist.ProcessGroup]:
-    """Return the mesh of all processes, and the group among which a batch is divided."""
-    if config.replicate == 1:
-        mesh = init_device_mesh(device, (data, config.tensor), mesh_dim_names=("data", "tensor"))
-        return mesh, mesh["data"].get_group()
-    shape = (config.replicate, data // config.replicate, config.tensor)
-    mesh = init_device_mesh(device, shape, mesh_dim_names=("replicate", "shard", "tensor"))
-    return mesh, mesh["replicate", "shard"]._flatten("data").get_group()

@@ -77,7 +77,10 @@ class Strategy:
         self.low_precision = precision == "bf16"
         self.blocks = [part for part in model.modules() if isinstance(part, Block)]
         self._whole_names: list[str] = []
-        attributes_of = {name: _attributes(parameter) for name, parameter in model.named_parameters()}
+        attributes_of = {
+            name: {key: getattr(parameter, key) for key in ATTRIBUTES if hasattr(parameter, key)}
+            for name, parameter in model.named_parameters()
+        }
         self._parallelize_layers()
         if activation_checkpointing == "block":
             for block in self.blocks:
@@ -253,7 +256,12 @@ class Strategy:
         from torch.distributed.fsdp import FSDPModule
 
         assert isinstance(self.model, FSDPModule)
-        reading = [(block, part, name) for block in self.blocks for part, name in _read_apart(block)]
+        # Methods that read weights of a block outside its forward and step.
+        reading: list[tuple[Block, nn.Module, str]] = []
+        for block in self.blocks:
+            reading.append((block, block.mixer, "start"))
+            if (cross := getattr(block, "cross", None)) is not None:
+                reading.append((block, cross, "read"))
         for block, part, name in reading:
             setattr(part, name, _gathering(block, getattr(part, name)))
         try:
@@ -262,12 +270,6 @@ class Strategy:
             for _, part, name in reading:
                 delattr(part, name)
             self.model.reshard()  # what is in no block stays gathered after a pass
-
-
-def _read_apart(block: Block) -> list[tuple[nn.Module, str]]:
-    """Return the methods that read weights of a block outside its ``forward`` and ``step``."""
-    cross = getattr(block, "cross", None)
-    return [(block.mixer, "start"), *([] if cross is None else [(cross, "read")])]
 
 
 def _gathering(block: nn.Module, method: Callable[..., Any]) -> Callable[..., Any]:
@@ -283,10 +285,6 @@ def _gathering(block: nn.Module, method: Callable[..., Any]) -> Callable[..., An
             block.reshard()  # type: ignore[operator]
 
     return call
-
-
-def _attributes(parameter: nn.Parameter) -> dict[str, Any]:
-    return {name: getattr(parameter, name) for name in ATTRIBUTES if hasattr(parameter, name)}
 
 
 def _sum_gradients(group: dist.ProcessGroup, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
