@@ -30,7 +30,8 @@ from torch import Tensor
 from architectures.backbones.decoder import Decoder, DecoderConfig
 from experiments.benchmark.timing import memory_rate, quartiles
 from experiments.data.tokenizers.vocabulary import Vocabulary
-from experiments.objectives.decoding.sampling import GREEDY, PrefillState, generate
+from experiments.objectives.decoding.prefill import PrefillState
+from experiments.objectives.decoding.sampling import GREEDY, generate
 
 FAMILIES = ("decoder", "gpt2", "encoder_decoder", "moe", "mamba", "mamba2")
 SPECIAL = 4

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from architectures.backbone import Backbone, DecodingState
 from experiments.benchmark.timing import Stopwatch
-from experiments.objectives.decoding.static_decoder import StaticDecoder
+from experiments.objectives.decoding.steps import StaticDecoder
 
 FAMILIES = ("decoder", "mamba", "mamba2")
 BATCHES = (1, 8, 64)

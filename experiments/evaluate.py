@@ -28,8 +28,7 @@ from experiments.config.sections import plain_tree
 from experiments.config.structured import component, typed
 from experiments.data.corpus import SPLITS
 from experiments.evaluation.measure import measure
-from experiments.evaluation.perplexity import nats_by_position, nats_by_recall, text_rates
-from experiments.evaluation.strided_perplexity import strided_perplexity
+from experiments.evaluation.perplexity import nats_by_position, nats_by_recall, strided_perplexity, text_rates
 from experiments.run.load_model import LoadedModel, load_model, read_run
 from experiments.run.model_files import is_run_folder
 from experiments.run.plan import build_task

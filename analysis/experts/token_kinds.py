@@ -25,7 +25,7 @@ import re
 import numpy as np
 from numpy.typing import NDArray
 
-from experiments.data.code_lines import is_code
+from experiments.evaluation.text_kinds import is_code
 
 KINDS = (
     "whitespace", "punctuation", "connective", "function", "verb", "number", "name", "code", "other",

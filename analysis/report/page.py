@@ -52,7 +52,7 @@ from analysis.tables.sentences import answers
 from analysis.tables.slices import slice_grids
 from analysis.tables.text import more_tables
 from experiments.runtime.secrets import printable
-from experiments.tasks.likelihood import LIKELIHOOD_TYPES
+from experiments.tasks.metrics import LIKELIHOOD_TYPES
 
 POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
 BOOTSTRAPS = 100

@@ -13,7 +13,7 @@ import pandas as pd
 from analysis.stats.arms import TASK_SCALE, arm_table, finished, study_setting
 from analysis.stats.grid import Grid
 from analysis.stats.intervals import mean_interval
-from experiments.tasks.likelihood import LIKELIHOOD_TYPES
+from experiments.tasks.metrics import LIKELIHOOD_TYPES
 
 NOTE = (
     "In brackets the change from the first row, paired by seed; ± is the 95% t-interval over seeds, not "

@@ -19,8 +19,7 @@ import pandas as pd
 
 from analysis.load.run_record import NUMBERS
 from analysis.stats.intervals import Estimate, binomial_error, is_share, mean_interval, share_interval
-from experiments.tasks.likelihood import LIKELIHOOD_TYPES
-from experiments.tasks.metrics import Reference
+from experiments.tasks.metrics import LIKELIHOOD_TYPES, Reference
 
 TASK_SCALE = ["task", "scale"]
 """Columns that together identify one table: runs of one task at one scale."""

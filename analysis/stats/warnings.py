@@ -24,7 +24,7 @@ from analysis.stats.score_warnings import score_warnings
 from analysis.stats.verdicts.family import MIN_SEEDS
 from analysis.stats.verdicts.verdict import SEED_COUNTS
 from experiments.runtime.console import count, plural
-from experiments.tasks.likelihood import LIKELIHOOD_TYPES
+from experiments.tasks.metrics import LIKELIHOOD_TYPES
 
 RESIDUAL_LIMIT = 0.01
 """Relative mismatch of a budget above which a warning is printed."""

@@ -10,7 +10,7 @@ import pandas as pd
 from analysis.stats.grid import Grid
 from analysis.stats.text_slices import RECALL, slice_sentences
 from analysis.stats.verdicts.verdict import UNDECIDED
-from experiments.tasks.likelihood import LIKELIHOOD_TYPES
+from experiments.tasks.metrics import LIKELIHOOD_TYPES
 
 NOTE = (
     "Bits per token of the slice, with its share of the bytes; + is a gain over the baseline of the "

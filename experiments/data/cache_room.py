@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from experiments.data.local_files import parquet_bytes
 from experiments.runtime.console import count
 from experiments.runtime.errors import CheckpointError
 
@@ -40,11 +41,6 @@ def text_bytes(paths: Sequence[Path], column: str) -> int:
     """
     plain = sum(path.stat().st_size for path in paths if path.suffix in (".txt", ".md"))
     parquet = [path for path in paths if path.suffix == ".parquet"]
-    if not parquet:
-        return plain
-    # Arrow needs half a second to import: only where there is such a file.
-    from experiments.data.parquet_files import parquet_bytes
-
     return plain + sum(parquet_bytes(path, column) for path in parquet)
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments.data.document import Document
-from experiments.data.file_identity import FileHashes
+from experiments.data.file_hashes import FileHashes
 from experiments.data.hub import read_hub
 from experiments.data.local_files import find_files, named_files, read_files, refuse_overlap
 from experiments.data.python_docs import LIBRARY, REFERENCE, embedded_documents

@@ -29,9 +29,9 @@ from numpy.typing import NDArray
 from typing_extensions import TypedDict
 
 from experiments.data.cache_room import LOCK, check_room, remove_leftovers, text_bytes, work_folder
-from experiments.data.chunk_hashes import SAMPLE, damaged, sampled
 from experiments.data.corpus import SPLITS, CorpusConfig, documents, identity
 from experiments.data.document import Document
+from experiments.data.file_hashes import SAMPLE, damaged, sampled
 from experiments.data.local_files import find_files
 from experiments.data.token_stream import TokenStream
 from experiments.data.token_writer import (

@@ -17,12 +17,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from experiments.data.baselines import XZ_LIMIT, unigram_bits_per_byte, xz_bits_per_byte
-from experiments.data.chunk_hashes import ChunkHasher
 from experiments.data.corpus import SPLITS, CorpusConfig, carved_by_position
-from experiments.data.token_stream import TokenStream
-from experiments.data.tokenizers.tokenized_text import TokenizedText
-from experiments.data.tokenizers.tokenizer import TextTokenizer
+from experiments.data.file_hashes import ChunkHasher
+from experiments.data.token_stream import XZ_LIMIT, TokenStream, unigram_bits_per_byte, xz_bits_per_byte
+from experiments.data.tokenizers.tokenizer import TextTokenizer, TokenizedText
 from experiments.runtime.errors import DataError
 
 META = "meta.json"

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,16 +15,23 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from architectures.backbone import Backbone
-from experiments.evaluation.lockstep import in_step
-from experiments.evaluation.slices import TokenSlices
 from experiments.objectives.objective import Objective, Score
 from experiments.runtime.device import inference
 from experiments.runtime.errors import DataError
 from experiments.runtime.seeds import evaluation_seed
-from experiments.tasks.bits_per_byte import bits_per_byte, bits_per_byte_metric, nats_to_bits
-from experiments.tasks.metrics import GENERATED, SAMPLE, WHOLE, Metric, cluster_totals, ratio_standard_error
-from experiments.tasks.task import Task
-from experiments.tasks.text.text import Text
+from experiments.tasks.metrics import (
+    GENERATED,
+    SAMPLE,
+    WHOLE,
+    Metric,
+    Reference,
+    bits_per_byte,
+    bits_per_byte_metric,
+    cluster_totals,
+    nats_to_bits,
+    ratio_standard_error,
+)
+from experiments.tasks.task import UNIFORM, Task
 
 EVALUATION_SEED = 0
 """Seed of evaluation for all seeds of runs: they use the same examples and masks."""
@@ -136,7 +144,11 @@ def measure(
     if total < 2:
         raise DataError(f"the {split} split has {total} examples: at least 2 are needed for an evaluation")
     device = next(model.parameters()).device
-    slices = TokenSlices(task) if by_slice and isinstance(task, Text) else None
+    slices = None
+    if by_slice and task.stride is not None:
+        from experiments.evaluation.slices import TokenSlices  # needs corpora and tokenizers: only for text
+
+        slices = TokenSlices(task)
 
     def score(lowest: int, end: int) -> list[Score]:
         batch_scores = []
@@ -264,3 +276,69 @@ def _joined(parts: list[Tensor | None]) -> NDArray[np.float64]:
     """Return a field of all scores; empty where they do not have it."""
     arrays = [part.double().cpu().numpy() for part in parts if part is not None]
     return np.concatenate(arrays) if arrays else np.zeros(0)
+
+
+@contextmanager
+def in_step(model: nn.Module) -> Iterator[None]:
+    """Allow processes to run the model with different frequency in the block.
+
+    Where the weights of a model are divided among processes, a forward pass gathers them block by block, so
+    that all processes must run it together. Processes may have different counts of batches, or of passes for
+    one. Before each pass, processes exchange which of them run one. A process that has left the block repeats
+    its last pass, which the other processes need, until none makes one.
+
+    All processes must enter it, run the model at least once, and only by calling it.
+    """
+    last_call: list[tuple[Any, Any]] = []
+
+    def announce(module: nn.Module, args: Any, kwargs: Any) -> None:
+        last_call[:] = [(args, kwargs)]
+        _any_works(True)
+
+    # Before the hooks that gather weights, so that all processes do both in the same order.
+    hook = model.register_forward_pre_hook(announce, prepend=True, with_kwargs=True)
+    try:
+        yield
+    finally:
+        hook.remove()
+    while _any_works(False):
+        args, kwargs = last_call[0]
+        model(*args, **kwargs)
+
+
+def _any_works(local: bool) -> bool:
+    """Return True if any process is about to run the model. All processes must call it."""
+    flag = torch.tensor(int(local))
+    dist.all_reduce(flag, dist.ReduceOp.MAX)
+    return bool(flag)
+
+
+FEW_STEPS = 100
+UNTRAINED = 1.25
+"""A model with its first weights needs more bits than the uniform code (up to 8% more were measured), so
+a run of fewer than ``FEW_STEPS`` steps is allowed this multiple of it."""
+
+
+def divergence(metric: Metric, references: Sequence[Reference], steps: int) -> str | None:
+    """Return the reason why the score of a run shows that it diverged; None if it did not.
+
+    A model that needs more bits than the uniform code, which gives all tokens of the vocabulary the same
+    probability, has learned something false. Tasks without such a code have no threshold, and pseudo-
+    likelihoods count tokens without text, such as the marks of removed spans.
+
+    Args:
+        metric: the score of the run.
+        references: those of its task.
+        steps: optimizer steps of the run.
+    """
+    if not math.isfinite(metric.value):
+        return f"the {metric.split} {metric.name} is {metric.value}, no finite number"
+    comparable = [] if metric.likelihood == "pseudo" else references
+    uniform = next((r for r in comparable if r.name == UNIFORM and r.metric == metric.name), None)
+    limit = math.inf if uniform is None else uniform.value * (1 if steps >= FEW_STEPS else UNTRAINED)
+    if uniform is not None and metric.value > limit:
+        return (
+            f"the {metric.split} {metric.name} is {metric.value:.4g}, above the {uniform.value:.4g} of the "
+            "uniform code, which knows nothing: lower the learning rate"
+        )
+    return None

@@ -28,9 +28,8 @@ from torch import Tensor
 from experiments.data.tokenizers.tokenizer import ByteTokenizer
 from experiments.evaluation.text_kinds import KINDS, token_kinds
 from experiments.objectives.objective import TokenScores
-from experiments.tasks.bits_per_byte import nats_to_bits
-from experiments.tasks.metrics import SliceTotals, cluster_totals
-from experiments.tasks.task import Batch
+from experiments.tasks.metrics import SliceTotals, cluster_totals, nats_to_bits
+from experiments.tasks.task import Batch, Task
 from experiments.tasks.text.text import Text
 
 RECALL_TOKENS, RECALL_BYTES = 2, 8
@@ -58,7 +57,8 @@ class Grouping(NamedTuple):
 class TokenSlices:
     """The slices of the windows of a text task."""
 
-    def __init__(self, task: Text) -> None:
+    def __init__(self, task: Task) -> None:
+        assert isinstance(task, Text)
         self.task = task
         self.recall = RECALL_BYTES if isinstance(task.tokenizer, ByteTokenizer) else RECALL_TOKENS
         length, context = task.sequence_length, task.sequence_length - task.stride

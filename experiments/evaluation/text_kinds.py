@@ -5,10 +5,29 @@ Shapes: T tokens, N bytes of a text.
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 from numpy.typing import NDArray
 
-from experiments.data.code_lines import is_code
+_CODE_LINE = re.compile(
+    r"""\s*(?:>>>|\.\.\.(?:\s|$)|@\w|\#\s|[\w"|]+\s*::?=)      # prompts, decorators, comments, grammar rules
+    |\s+(?:def|class|import|from|return|raise|assert|del|pass|break|continue|yield|with|while|if|elif|else|for
+        |try|except|finally|lambda|print)\b.*[:()=]            # an indented statement
+    |(?:def|class|async\ def)\s+\w+.*:\s*$
+    |.*(?:\w\s=\s\S|==|!=|->|\+=|\):\s*$|\w\[\w)               # operators that prose lacks
+    |\s+[\w.]+\([^)]*\)\s*$                                    # a line that is only a call""",
+    flags=re.VERBOSE,
+)
+
+
+def is_code(line: str) -> bool:
+    """Return True for a line that looks like code: Python, and what resembles it.
+
+    Transparent, and rough: a line of code without any of the marks above counts as prose.
+    """
+    return _CODE_LINE.match(line) is not None
+
 
 KINDS = (
     "start of a word", "rest of a word", "number", "punctuation", "code", "white space", "end of document",

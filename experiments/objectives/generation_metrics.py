@@ -15,9 +15,7 @@ import torch
 from experiments.data.tokenizers.vocabulary import Vocabulary
 from experiments.objectives.objective import Score
 from experiments.runtime.errors import DataError
-from experiments.tasks.bits_per_byte import bits_per_byte, bits_per_byte_metric
-from experiments.tasks.likelihood import Likelihood
-from experiments.tasks.metrics import Metric, jackknife
+from experiments.tasks.metrics import Likelihood, Metric, bits_per_byte, bits_per_byte_metric, jackknife
 from experiments.tasks.task import Batch
 from experiments.tasks.text_metrics import text_metrics
 

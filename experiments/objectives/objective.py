@@ -12,7 +12,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -21,11 +21,13 @@ from torch import Tensor, nn
 from architectures.backbone import Backbone, Capabilities, Output, flat_indices, to_device
 from architectures.kernels.pointwise import cross_entropy
 from experiments.data.tokenizers.vocabulary import Vocabulary
-from experiments.objectives.decoding.sampling import PrefillState, SamplingConfig, generate
 from experiments.runtime.errors import DataError
-from experiments.tasks.likelihood import Likelihood
-from experiments.tasks.metrics import Metric
+from experiments.tasks.metrics import Likelihood, Metric
 from experiments.tasks.task import Batch, Task
+
+if TYPE_CHECKING:
+    from experiments.objectives.decoding.prefill import PrefillState
+    from experiments.objectives.decoding.sampling import SamplingConfig
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -282,6 +284,8 @@ class Objective(ABC):
             stop: tokens that end a sequence, inclusive. No other special token is ever generated.
             on_token: called with row and token as each is generated, where that is one by one.
         """
+        from experiments.objectives.decoding.sampling import generate  # training needs none of it
+
         return generate(
             model,
             self.prefill_state(model, prompts, max_tokens),

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from architectures.backbone import Backbone
 from experiments.data.tokenizers.vocabulary import Vocabulary
-from experiments.objectives.decoding.sampling import PrefillState, pad_right
+from experiments.objectives.decoding.prefill import PrefillState, pad_right
 from experiments.objectives.objective import View
 from experiments.runtime.errors import DataError
 from experiments.tasks.task import Batch

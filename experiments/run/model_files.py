@@ -240,6 +240,7 @@ def hugging_face_spec(path: Path) -> ModelSpec:
 
 def folder_tokenizer(path: Path) -> FolderTokenizer:
     """Load the tokenizer of a folder. Raises DataError where it has none."""
+    # Most runs need no tokenizer of a folder, and some no text.
     from experiments.data.tokenizers.folder_tokenizer import FolderTokenizer
     from experiments.data.tokenizers.tokenizer import TokenizerConfig
 

@@ -8,7 +8,7 @@ from functools import partial
 import torch
 
 from architectures.backbone import Backbone
-from experiments.evaluation.divergence import divergence
+from experiments.evaluation.measure import divergence
 from experiments.run.model_files import ModelSpec, load_folder_state
 from experiments.run.plan import Plan, check_run, plan
 from experiments.run.session import RunSession, open_run

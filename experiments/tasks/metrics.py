@@ -1,4 +1,4 @@
-"""The record of a metric, and the formulas of those computed over a full split.
+"""The record of a metric with its type of likelihood, and the formulas of those computed over a full split.
 
 Shapes: N examples of a split, C classes.
 """
@@ -8,14 +8,37 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 from experiments.runtime.console import plural, standard_error_over
+from experiments.runtime.errors import DataError
 from experiments.runtime.json_state import Number
-from experiments.tasks.likelihood import LIKELIHOOD_TYPES
+
+LIKELIHOOD_TYPES = {
+    "exact": "the model's own probability of the text, by the chain rule",
+    "conditional": "the model's own probability of a part of the text given what stands before it, by the "
+    "chain rule: exact, but not of the whole text",
+    "bound": "an upper bound on the bits: the true value is this or lower",
+    "pseudo": "each token given all others: not a probability of the text, neither above nor below it",
+}
+"""The types and their meaning, in the order that tables show them. Scores of different types are never ranked
+against each other without saying so. A metric that is no likelihood has none."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Likelihood:
+    """The type of an objective's likelihood, and how it is estimated."""
+
+    kind: str
+    """Likelihood type, from ``LIKELIHOOD_TYPES``."""
+    estimator: str
+    """Description of the estimator of the nats."""
+    samples: int
+    """Random draws for each sequence; 1 if the estimator is deterministic."""
+
 
 DIRECTIONS = ("lower", "higher")
 AVERAGINGS = ("micro", "macro")
@@ -272,3 +295,55 @@ def spearman(true_N: NDArray[np.float64], guess_N: NDArray[np.float64]) -> float
     from scipy import stats  # imports in almost a second, which would delay every command
 
     return pearson(stats.rankdata(true_N), stats.rankdata(guess_N))
+
+
+def bits_per_byte(nats: float, num_bytes: float) -> float:
+    """Return ``nats / num_bytes / log 2``: the bits that a model needs for a byte of text.
+
+    The bytes are those of the text that the tokenizer received, in UTF-8, so that tokenizers can be compared.
+    Special tokens have none; their nats count where the objective scores them.
+
+    Raises:
+        DataError: the text is empty.
+    """
+    if num_bytes <= 0:
+        raise DataError("the scored tokens have no text: there are no bits per byte of it")
+    return nats_to_bits(nats / num_bytes)
+
+
+@overload
+def nats_to_bits(nats: float) -> float: ...
+@overload
+def nats_to_bits(nats: NDArray[np.float64]) -> NDArray[np.float64]: ...
+def nats_to_bits(nats: float | NDArray[np.float64]) -> float | NDArray[np.float64]:
+    """Return ``nats / log 2``."""
+    return nats / math.log(2)
+
+
+def bits_to_nats(bits: float) -> float:
+    """Return ``bits * log 2``."""
+    return bits * math.log(2)
+
+
+def bits_per_byte_metric(
+    value: float,
+    *,
+    split: str,
+    likelihood: Likelihood,
+    standard_error: float,
+    items: int,
+) -> Metric:
+    """Return the metric of a split with ``value`` bits per byte, pooled over ``items`` texts."""
+    return Metric(
+        name="bits_per_byte",
+        split=split,
+        value=value,
+        unit="bits/byte",
+        direction="lower",
+        averaging="micro: all bits over all bytes",
+        likelihood=likelihood.kind,
+        estimator=likelihood.estimator,
+        samples=likelihood.samples,
+        standard_error=standard_error,
+        items=items,
+    )

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from experiments.data import chunk_hashes, file_identity
+from experiments.data import file_hashes
 from experiments.data.corpus import SPLITS, CorpusConfig, documents, identity
-from experiments.data.file_identity import FileHashes
+from experiments.data.file_hashes import FileHashes
 from experiments.data.token_file import TokenFile, open_token_file, read_meta, verify
 from experiments.data.tokenizers.tokenizer import TokenizerConfig
 from experiments.runtime.errors import DataError
@@ -77,12 +77,12 @@ def test_f33_one_changed_bit_is_refused(tmp_path: Path, times: int, record: Any)
 def test_f33_a_large_file_is_sampled_when_opened_and_read_wholly_by_check(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, record: Any
 ) -> None:
-    monkeypatch.setattr(chunk_hashes, "CHUNK", 64)
+    monkeypatch.setattr(file_hashes, "CHUNK", 64)
     monkeypatch.setattr("experiments.data.token_file.SAMPLE", 12)
     corpus, file = prepared(tmp_path)
     path = file.folder / "train.bin"
     read: list[int] = []
-    honest = chunk_hashes.sampled
+    honest = file_hashes.sampled
     monkeypatch.setattr(
         "experiments.data.token_file.sampled",
         lambda count, most: (read.append(len(found := honest(count, most))), found)[1],
@@ -104,10 +104,10 @@ def test_f34_sources_are_known_by_their_content(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, record: Any
 ) -> None:
     corpus = write_corpus(tmp_path / "text")
-    monkeypatch.setattr(file_identity, "LARGE", 0)
+    monkeypatch.setattr(file_hashes, "LARGE", 0)
     hashed: list[Path] = []
-    honest = file_identity.file_hash
-    monkeypatch.setattr(file_identity, "file_hash", lambda path: (hashed.append(path), honest(path))[1])
+    honest = file_hashes.file_hash
+    monkeypatch.setattr(file_hashes, "file_hash", lambda path: (hashed.append(path), honest(path))[1])
     cache = tmp_path / "cache"
     before = identity(corpus, cache)
     assert len(hashed) == 60
@@ -122,7 +122,7 @@ def test_f34_sources_are_known_by_their_content(
     os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
     assert identity(corpus, cache) != before
     assert hashed == [path]
-    (cache / file_identity.NAME).write_text("[" * 100_000)
+    (cache / file_hashes.NAME).write_text("[" * 100_000)
     assert FileHashes(cache).of(path) == honest(path)
     record("F34", "source changed, its size and time kept", 1, "prepared anew")
 

@@ -14,11 +14,10 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from experiments.data import cache_room, parquet_files, token_file
+from experiments.data import cache_room, local_files, token_file
 from experiments.data.cache_room import LOCK, remove_leftovers, work_folder
 from experiments.data.corpus import CorpusConfig
-from experiments.data.local_files import read_files
-from experiments.data.parquet_files import parquet_bytes
+from experiments.data.local_files import parquet_bytes, read_files
 from experiments.data.token_file import open_token_file
 from experiments.data.tokenizers.tokenizer import TokenizerConfig
 from experiments.run.plan import build_task
@@ -53,14 +52,14 @@ def test_a_parquet_file_that_unfolds_is_refused_before_it_is_unpacked(
 
 
 def test_large_rows_are_unpacked_a_few_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path, asked, honest = unfolding(tmp_path, 20), [], parquet_files._blocks
+    path, asked, honest = unfolding(tmp_path, 20), [], local_files._blocks
 
     def blocks(*arguments: Any) -> Any:
         asked.append(arguments[3])
         return honest(*arguments)
 
-    monkeypatch.setattr(parquet_files, "_blocks", blocks)
-    monkeypatch.setattr(parquet_files, "BLOCK", 2**21)
+    monkeypatch.setattr(local_files, "_blocks", blocks)
+    monkeypatch.setattr(local_files, "BLOCK", 2**21)
     assert len(list(read_files([path], "text"))) == 20
     assert asked[-1] <= 2
 
@@ -68,7 +67,7 @@ def test_large_rows_are_unpacked_a_few_at_a_time(tmp_path: Path, monkeypatch: py
 def test_large_rows_after_small_ones_are_unpacked_a_few_at_a_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, record: Any
 ) -> None:
-    path, asked, honest = tmp_path / "later.parquet", [], parquet_files._blocks
+    path, asked, honest = tmp_path / "later.parquet", [], local_files._blocks
     rows = pyarrow.DictionaryArray.from_arrays([0] * 16 + [1] * 20, ["a", "a" * 2**20])
     table = pyarrow.table({"text": rows.cast(pyarrow.string())})
     pyarrow.parquet.write_table(table, path, compression="zstd")
@@ -77,7 +76,7 @@ def test_large_rows_after_small_ones_are_unpacked_a_few_at_a_time(
         asked.append(arguments[3])
         return honest(*arguments)
 
-    monkeypatch.setattr(parquet_files, "_blocks", blocks)
+    monkeypatch.setattr(local_files, "_blocks", blocks)
     assert len(list(read_files([path], "text"))) == 36
     assert asked[-1] <= 8
     record("F44", "Parquet whose rows are small at first and large later", 1, "8 rows unpacked at once")

@@ -20,8 +20,9 @@ from architectures.backbone import Backbone
 from architectures.backbones.stack import Stack
 from experiments.data.tokenizers.vocabulary import Vocabulary
 from experiments.objectives.decoding import steps as decoding_steps
-from experiments.objectives.decoding.sampling import GREEDY, PrefillState, SamplingConfig, generate
-from experiments.objectives.decoding.static_decoder import StaticDecoder
+from experiments.objectives.decoding.prefill import PrefillState
+from experiments.objectives.decoding.sampling import GREEDY, SamplingConfig, generate
+from experiments.objectives.decoding.steps import StaticDecoder
 from experiments.training.parallel.block_wrapping import check_compiler, compile_block
 from tests.architectures.conformance import Inputs, random_inputs
 from tests.architectures.test_conformance import lively

@@ -10,9 +10,14 @@ import numpy as np
 from tokenizers import AddedToken, Regex, models, pre_tokenizers, processors, trainers
 from tokenizers import Tokenizer as HFTokenizer
 
-from experiments.data.tokenizers.byte_alphabet import byte_level_alphabet
-from experiments.data.tokenizers.tokenized_text import TokenizedText, tokenize_with_offsets
-from experiments.data.tokenizers.tokenizer import TextTokenizer, TokenizerConfig, make_normalizer
+from experiments.data.tokenizers.tokenizer import (
+    TextTokenizer,
+    TokenizedText,
+    TokenizerConfig,
+    byte_level_alphabet,
+    make_normalizer,
+    tokenize_with_offsets,
+)
 from experiments.data.tokenizers.vocabulary import Vocabulary
 from experiments.runtime.errors import DataError
 

@@ -1,4 +1,4 @@
-"""The tokenizer of a folder: of a Hugging Face model, or of one of our runs.
+"""The tokenizer of a folder (``tokenizer.json``): of a Hugging Face model, or of one of our runs.
 
 Its ids are preserved, because weights were trained on them. The bytes of
 each token are those of the text at its offsets, not those of its name: a token may
@@ -13,9 +13,13 @@ import hashlib
 import json
 import re
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from tokenizers import AddedToken, Encoding
+from tokenizers import Tokenizer as HFTokenizer
 
 from experiments.data.tokenizers.folder_vocabulary import (
     IDS,
@@ -23,13 +27,18 @@ from experiments.data.tokenizers.folder_vocabulary import (
     find_roles,
     generation_ids,
     model_settings,
+    read_json,
     special_names,
     table_rows,
 )
-from experiments.data.tokenizers.post_processor import Template
-from experiments.data.tokenizers.tokenized_text import TokenizedText, tokenize_with_offsets
-from experiments.data.tokenizers.tokenizer import TextTokenizer, TokenizerConfig
-from experiments.data.tokenizers.tokenizer_file import read_tokenizer, spelling_rule, unknown_token
+from experiments.data.tokenizers.tokenizer import (
+    TextTokenizer,
+    TokenizedText,
+    TokenizerConfig,
+    byte_level_alphabet,
+    tokenize_with_offsets,
+)
+from experiments.runtime.errors import DataError
 
 FILES = (
     "tokenizer.json",
@@ -170,3 +179,140 @@ def identity(folder: Path) -> str:
     for name in names:
         digest.update((folder / name).read_bytes() if (folder / name).exists() else b"-")
     return digest.hexdigest()[:16]
+
+
+_SAMPLES = ("a", "the", "0", "A")
+"""Texts, of which a tokenizer knows one at least."""
+
+Part = tuple[int, int | None]
+"""A token and its segment; or the number of a text in place of the token, and None."""
+
+
+@dataclass(frozen=True)
+class Template:
+    """Places of the special tokens around one text and around two."""
+
+    single: tuple[Part, ...]
+    pair: tuple[Part, ...]
+
+    @classmethod
+    def read(cls, tokenizer: HFTokenizer) -> Template:
+        """Return the template of a tokenizer, found by encoding a sample."""
+        sample = next((s for s in _SAMPLES if tokenizer.encode(s, add_special_tokens=False).ids), "")
+        return cls(single=_parts(tokenizer.encode(sample)), pair=_parts(tokenizer.encode(sample, sample)))
+
+    @classmethod
+    def ours(cls, bos: int, eos: int) -> Template:
+        """Return the template of the tokenizers of runs."""
+        single: tuple[Part, ...] = ((bos, 0), (0, None), (eos, 0))
+        return cls(single=single, pair=(*single, (1, None), (eos, 1)))
+
+    @property
+    def before(self) -> tuple[int, ...]:
+        """The special tokens before a text."""
+        return tuple(token for token, segment in self.single[: self._text] if segment is not None)
+
+    @property
+    def after(self) -> tuple[int, ...]:
+        """The special tokens after a text."""
+        return tuple(token for token, segment in self.single[self._text :] if segment is not None)
+
+    @property
+    def _text(self) -> int:
+        return next((i for i, (_, segment) in enumerate(self.single) if segment is None), len(self.single))
+
+    def frame(self, parts: Sequence[Sequence[int]]) -> tuple[list[int], list[int]]:
+        """Return one or two encoded texts between special tokens, and the segment of each token.
+
+        The second text is in segment 1, regardless of the tokenizer: some models have no segments.
+        """
+        tokens, segments, latest = list[int](), list[int](), 0
+        for token, segment in self.single if len(parts) == 1 else self.pair:
+            if segment is None:
+                latest = token
+                tokens += parts[token]
+                segments += [token] * len(parts[token])
+            else:
+                tokens.append(token)
+                segments.append(max(segment, latest))
+        return tokens, segments
+
+
+def _parts(encoding: Encoding) -> tuple[Part, ...]:
+    parts: list[Part] = []
+    for token, text, segment in zip(encoding.ids, encoding.sequence_ids, encoding.type_ids, strict=True):
+        if text is None:
+            parts.append((token, segment))
+        elif (text, None) not in parts:
+            parts.append((text, None))
+    return tuple(parts)
+
+
+def read_tokenizer(folder: Path) -> HFTokenizer:
+    """Return the tokenizer of a folder, with the tokens that other files of the folder name.
+
+    Raises DataError.
+    """
+    path = folder / "tokenizer.json"
+    if not path.is_file():
+        raise DataError(f"{path}: there is no such file; name a folder that has a tokenizer.json")
+    try:
+        tokenizer = HFTokenizer.from_file(str(path))
+    except Exception as error:  # the package raises no subclass
+        raise DataError(f"{path}: unreadable ({error})") from None
+    tokenizer.no_padding()
+    tokenizer.no_truncation()
+    _add_named_tokens(tokenizer, folder)
+    tokenizer.encode_special_tokens = True  # "</s>" in a text is text
+    return tokenizer
+
+
+def _add_named_tokens(tokenizer: HFTokenizer, folder: Path) -> None:
+    """Add tokens that are only in files other than tokenizer.json, as the ``transformers`` library does."""
+    settings, vocabulary = (
+        read_json(folder / "tokenizer_config.json"),
+        tokenizer.get_vocab(with_added_tokens=True),
+    )
+    listed = settings.get("added_tokens_decoder") or {}
+    ordered = [listed[i] for i in sorted(listed, key=int)] if isinstance(listed, dict) else []
+    options = ("single_word", "lstrip", "rstrip", "normalized", "special")
+    for token in ordered:
+        if token["content"] not in vocabulary:
+            flags = {name: token[name] for name in options if name in token}
+            tokenizer.add_tokens([AddedToken(token["content"], **flags)])
+    names = [*special_names(folder).values(), *(settings.get("additional_special_tokens") or [])]
+    missing = [name for name in names if isinstance(name, str) and name not in vocabulary]
+    special = [AddedToken(name, special=True, normalized=False) for name in missing if name]
+    if special:
+        tokenizer.add_special_tokens(special)
+
+
+def spelling_rule(tokenizer: dict[str, Any]) -> Callable[[str], bytes]:
+    """Return a function from a token's name to the bytes that it spells, by the type of tokenizer.
+
+    They identify and print a token. Its bytes in a text depend on the text (``TokenizedText``).
+    """
+    parts = json.dumps([tokenizer["pre_tokenizer"], tokenizer["decoder"]], ensure_ascii=False)
+    if '"ByteLevel"' in parts:
+        alphabet = byte_level_alphabet()
+        return lambda token: b"".join(bytes([alphabet[c]]) if c in alphabet else c.encode() for c in token)
+    if "▁" in parts:
+        return lambda token: (
+            bytes([int(token[3:5], 16)]) if _is_byte(token) else token.replace("▁", " ").encode()
+        )
+    if '"WordPiece"' in parts:
+        prefix = tokenizer["model"].get("continuing_subword_prefix") or "##"
+        return lambda token: (token[len(prefix) :] if token.startswith(prefix) else f" {token}").encode()
+    return str.encode
+
+
+def unknown_token(tokenizer: dict[str, Any], tokens: dict[str, int]) -> int | None:
+    """Return the id of the unknown token, which has a different key in each type of model."""
+    model = tokenizer["model"]
+    index = model.get("unk_id")
+    return index if isinstance(index, int) else tokens.get(model.get("unk_token"))
+
+
+def _is_byte(token: str) -> bool:
+    """SentencePiece writes a byte it has no token for as <0xE2>."""
+    return re.fullmatch(r"<0x[0-9A-F]{2}>", token) is not None

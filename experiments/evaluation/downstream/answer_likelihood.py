@@ -23,7 +23,7 @@ from experiments.run.load_model import LoadedModel
 from experiments.runtime.device import inference, torch_device
 from experiments.runtime.errors import ConfigError, DataError
 from experiments.runtime.seeds import stream
-from experiments.tasks.likelihood import Likelihood
+from experiments.tasks.metrics import Likelihood
 from experiments.tasks.task import Batch
 
 PAD_TO = 16

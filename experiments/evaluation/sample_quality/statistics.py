@@ -14,13 +14,12 @@ import numpy as np
 import torch
 
 from experiments.config.schema import DeviceConfig
-from experiments.objectives.decoding.sampling import pad_right
+from experiments.objectives.decoding.prefill import pad_right
 from experiments.objectives.language_modelling.causal_lm import CausalLM, CausalLMConfig
 from experiments.run.load_model import LoadedModel
 from experiments.runtime.device import inference, torch_device
 from experiments.runtime.errors import DataError
-from experiments.tasks.bits_per_byte import bits_per_byte
-from experiments.tasks.metrics import jackknife
+from experiments.tasks.metrics import bits_per_byte, jackknife
 from experiments.tasks.task import Batch
 
 

@@ -17,14 +17,8 @@ from torch import Tensor
 
 from architectures.backbone import Backbone
 from experiments.data.tokenizers.vocabulary import Vocabulary
-from experiments.objectives.decoding.constraints import Constraints
-from experiments.objectives.decoding.sampling import (
-    PrefillState,
-    allowed_tokens,
-    penalise,
-    prefill,
-    prompt_rows,
-)
+from experiments.objectives.decoding.prefill import PrefillState, prefill, prompt_rows
+from experiments.objectives.decoding.sampling import Constraints, allowed_tokens, penalise
 
 EARLY_STOPPING = ("full", "heuristic", "never")
 

@@ -1,10 +1,10 @@
 """Generation: sampling of the next token, and the loop that generates until all sequences are done.
 
-The settings are those of the field, applied in the order of the ``transformers``
-library: repetition penalty, temperature, top-k, top-p, min-p. Each sequence has
-a separate generator, so a sample does not depend on its neighbours in the batch.
+Settings and constraints are those of the ``transformers`` library, by its names and in its order: repetition
+penalty, temperature, top-k, top-p, min-p. Each sequence has a separate generator, so a sample does not depend
+on its neighbours in the batch.
 
-Shapes: B batch, N positions, T length, V vocabulary; X any leading shape.
+Shapes: B batch, R rows, T length, V vocabulary; X any leading shape.
 """
 
 from __future__ import annotations
@@ -15,10 +15,87 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from architectures.backbone import Backbone, DecodingState
+from architectures.backbone import Backbone
 from experiments.data.tokenizers.vocabulary import Vocabulary
-from experiments.objectives.decoding.constraints import Constraints
+from experiments.objectives.decoding.prefill import PrefillState, prefill, prompt_rows
 from experiments.objectives.decoding.steps import make_steps
+
+
+@dataclass(frozen=True, kw_only=True)
+class Constraints:
+    """Rules of which tokens may be generated where. The defaults allow everything."""
+
+    no_repeat_ngram_size: int = 0
+    """N-grams of this length occur once at most, the prompt of a decoder included; 0 for no limit."""
+    min_length: int = 0
+    """Tokens, those of the decoder's prompt included, before a text may end."""
+    min_new_tokens: int = 0
+    """Generated tokens before a text may end."""
+    forced_bos_token_id: int | None = None
+    """The first token after a prompt of a single token, such as a decoder's start."""
+    forced_eos_token_id: tuple[int, ...] = ()
+    """The last token, where a text is as long as it may become."""
+    suppress_tokens: tuple[int, ...] = ()
+    """Tokens that are never generated."""
+    begin_suppress_tokens: tuple[int, ...] = ()
+    """Tokens that are not generated first."""
+
+    def __post_init__(self) -> None:
+        for name in ("no_repeat_ngram_size", "min_length", "min_new_tokens"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name}={getattr(self, name)} must be 0 or more")
+
+    @property
+    def any(self) -> bool:
+        """True where something is constrained."""
+        return self != Constraints()
+
+    def apply(
+        self,
+        scores_RV: Tensor,
+        prompts: Sequence[Sequence[int]],
+        written: Sequence[Sequence[int]],
+        *,
+        max_tokens: int,
+        stop: Collection[int],
+    ) -> Tensor:
+        """Return the scores of the next token, -inf where it may not be; ``prompts`` are the decoder's."""
+        scores_RV = scores_RV.clone()
+        for scores_V, prompt, generated in zip(scores_RV, prompts, written, strict=True):
+            self._apply(scores_V, [*prompt, *generated], len(generated), max_tokens, stop)
+        return scores_RV
+
+    def _apply(
+        self, scores_V: Tensor, tokens: Sequence[int], new: int, max_tokens: int, stop: Collection[int]
+    ) -> None:
+        scores_V[list(_repeating(tokens, self.no_repeat_ngram_size))] = -torch.inf
+        if len(tokens) < self.min_length or new < self.min_new_tokens:
+            scores_V[list(stop)] = -torch.inf
+        if self.forced_bos_token_id is not None and len(tokens) == 1:
+            _force(scores_V, (self.forced_bos_token_id,))
+        if self.forced_eos_token_id and new == max_tokens - 1:
+            _force(scores_V, self.forced_eos_token_id)
+        scores_V[list(self.suppress_tokens)] = -torch.inf
+        forced_first = self.forced_bos_token_id is not None and len(tokens) - new == 1
+        if new == int(forced_first):
+            scores_V[list(self.begin_suppress_tokens)] = -torch.inf
+
+
+def _force(scores_V: Tensor, tokens: Sequence[int]) -> None:
+    scores_V.fill_(-torch.inf)
+    scores_V[list(tokens)] = 0.0
+
+
+def _repeating(tokens: Sequence[int], size: int) -> set[int]:
+    """Return the tokens that would repeat an n-gram of this size."""
+    if size == 0 or len(tokens) + 1 < size:
+        return set()
+    begun = tuple(tokens[len(tokens) + 1 - size :])
+    return {
+        tokens[i + size - 1]
+        for i in range(len(tokens) - size + 1)
+        if tuple(tokens[i : i + size - 1]) == begun
+    }
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,18 +130,6 @@ class SamplingConfig:
 
 GREEDY = SamplingConfig(temperature=0.0)
 """Always the most likely token."""
-
-
-@dataclass(kw_only=True)
-class PrefillState:
-    """The decoding state and the tokens to prefill before the first token is generated."""
-
-    state: DecodingState
-    """Empty but for the source, with space for prompt and generated tokens."""
-    unread_BT: Tensor
-    """Tokens of the prompts, to be prefilled."""
-    valid_BT: Tensor | None = None
-    """False at padding on the right; None when all are real."""
 
 
 def process(logits_XV: Tensor, config: SamplingConfig, seen_XV: Tensor | None = None) -> Tensor:
@@ -130,25 +195,6 @@ def allowed_tokens(vocabulary: Vocabulary, stop: Collection[int], device: torch.
     return allowed_V
 
 
-def pad_right(rows: Sequence[Sequence[int]], pad: int, device: torch.device) -> tuple[Tensor, Tensor | None]:
-    """Pad token lists to a tensor (B, T); return it and True where it is real, or None if none is padded."""
-    longest = max(len(row) for row in rows)
-    tokens_BT = torch.tensor([[*row, *[pad] * (longest - len(row))] for row in rows], device=device).long()
-    if all(len(row) == longest for row in rows):
-        return tokens_BT, None
-    length_B1 = torch.tensor([[len(row)] for row in rows], device=device)
-    return tokens_BT, torch.arange(longest, device=device) < length_B1
-
-
-def prefill(model: Backbone, start: PrefillState) -> Tensor:
-    """Prefill the prompts; return the logits (B, V) after the last token of each."""
-    logits_BTV = model.step(start.unread_BT, start.state, start.valid_BT)
-    if start.valid_BT is None:
-        return logits_BTV[:, -1]
-    rows_B = torch.arange(len(logits_BTV), device=logits_BTV.device)
-    return logits_BTV[rows_B, start.valid_BT.sum(1) - 1]
-
-
 @torch.no_grad()
 def generate(
     model: Backbone,
@@ -160,7 +206,7 @@ def generate(
     sampling: SamplingConfig,
     stop: Collection[int] = (),
     on_token: Callable[[int, int], None] | None = None,
-    constraints: Constraints = Constraints(),  # noqa: B008
+    constraints: Constraints = Constraints(),
     ended: Callable[[int, Sequence[int]], bool] | None = None,
 ) -> list[list[int]]:
     """Generate up to ``max_tokens`` tokens after each prompt, one a step.
@@ -215,13 +261,6 @@ def generate(
         if seen_BV is not None:
             seen_BV = seen_BV.scatter(1, token_B[:, None], True)
         logits_BV = steps(token_B)
-
-
-def prompt_rows(start: PrefillState) -> list[list[int]]:
-    """Return the tokens of each prompt."""
-    tokens_BT, valid_BT = start.unread_BT, start.valid_BT
-    lengths = [tokens_BT.shape[1]] * len(tokens_BT) if valid_BT is None else valid_BT.sum(1).tolist()
-    return [row[:length] for row, length in zip(tokens_BT.tolist(), lengths, strict=True)]
 
 
 def _seen(start: PrefillState, vocab_size: int) -> Tensor:

@@ -17,13 +17,14 @@ import torch
 from torch import Tensor
 
 from architectures.backbone import Backbone, Capabilities
-from experiments.objectives.decoding.sampling import SamplingConfig, allowed_tokens, pad_right
+from experiments.objectives.decoding.prefill import pad_right
+from experiments.objectives.decoding.sampling import SamplingConfig, allowed_tokens
 from experiments.objectives.diffusion.masked_diffusion import MaskedDiffusion, MaskedDiffusionConfig
 from experiments.objectives.diffusion.unmasking_sampler import up_to
 from experiments.objectives.diffusion.unmasking_schedule import Unmasker, UnmaskingConfig
 from experiments.objectives.objective import View
 from experiments.runtime.errors import ConfigError, DataError
-from experiments.tasks.likelihood import Likelihood
+from experiments.tasks.metrics import Likelihood
 from experiments.tasks.task import Batch
 
 

@@ -38,17 +38,9 @@ from experiments.objectives.generation_metrics import (
     generation_metrics,
     source_prompts,
 )
-from experiments.objectives.objective import (
-    Score,
-    TokenScores,
-    View,
-    scored_bytes,
-    weighted_cross_entropy,
-)
+from experiments.objectives.objective import Score, TokenScores, View, scored_bytes, weighted_cross_entropy
 from experiments.runtime.errors import nearest
-from experiments.tasks.bits_per_byte import bits_per_byte
-from experiments.tasks.likelihood import Likelihood
-from experiments.tasks.metrics import Metric, jackknife
+from experiments.tasks.metrics import Likelihood, Metric, bits_per_byte, jackknife
 from experiments.tasks.task import Batch, Task
 
 ESTIMATORS = {

@@ -17,7 +17,8 @@ from torch import Tensor
 
 from architectures.backbone import Backbone
 from experiments.data.tokenizers.vocabulary import Vocabulary
-from experiments.objectives.decoding.sampling import SamplingConfig, allowed_tokens, pad_right
+from experiments.objectives.decoding.prefill import pad_right
+from experiments.objectives.decoding.sampling import SamplingConfig, allowed_tokens
 from experiments.objectives.diffusion.noise_schedules import NoiseConfig
 from experiments.objectives.diffusion.unmasking_schedule import Predictor, Unmasker, UnmaskingConfig
 from experiments.objectives.objective import Objective

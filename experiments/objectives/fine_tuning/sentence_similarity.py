@@ -22,8 +22,7 @@ from architectures.layers.readout import VectorReadout
 from experiments.data.tokenizers.vocabulary import Vocabulary
 from experiments.objectives.fine_tuning.base import ReadoutObjective, check_pooling, pooling_for
 from experiments.objectives.objective import Score, View
-from experiments.tasks.likelihood import Likelihood
-from experiments.tasks.metrics import Metric, pearson, spearman, split_metrics
+from experiments.tasks.metrics import Likelihood, Metric, pearson, spearman, split_metrics
 from experiments.tasks.task import Batch
 
 

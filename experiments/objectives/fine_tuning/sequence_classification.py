@@ -26,8 +26,7 @@ from experiments.objectives.fine_tuning.base import (
     valid_or_none,
 )
 from experiments.objectives.objective import Score, View
-from experiments.tasks.likelihood import Likelihood
-from experiments.tasks.metrics import Metric, accuracy, macro_f1, matthews, split_metrics
+from experiments.tasks.metrics import Likelihood, Metric, accuracy, macro_f1, matthews, split_metrics
 from experiments.tasks.task import Batch
 
 

@@ -21,10 +21,9 @@ from architectures.backbone import Backbone, Output
 from architectures.layers.readout import TokenReadout
 from experiments.objectives.fine_tuning.base import ReadoutObjective, check_dropout, valid_or_none
 from experiments.objectives.objective import Score, View
-from experiments.tasks.likelihood import Likelihood
-from experiments.tasks.metrics import Metric, split_metrics
+from experiments.tasks.metrics import Likelihood, Metric, split_metrics
 from experiments.tasks.task import Batch
-from experiments.tasks.text.bio_tags import entities, is_entity_scheme
+from experiments.tasks.text.token_classification import entities, is_entity_scheme
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from architectures.backbone import Backbone, Capabilities
-from experiments.objectives.decoding.sampling import PrefillState, pad_right
+from experiments.objectives.decoding.prefill import PrefillState, pad_right
 from experiments.objectives.objective import (
     Objective,
     Score,
@@ -23,7 +23,7 @@ from experiments.objectives.objective import (
     documents,
     scored_bytes,
 )
-from experiments.tasks.likelihood import Likelihood
+from experiments.tasks.metrics import Likelihood
 from experiments.tasks.task import Batch
 
 

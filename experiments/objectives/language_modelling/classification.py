@@ -17,7 +17,7 @@ from architectures.layers.embedding import read_values
 from architectures.layers.readout import SequenceReadout
 from experiments.objectives.objective import Objective, Score, View
 from experiments.runtime.errors import ConfigError, DataError, nearest
-from experiments.tasks.likelihood import Likelihood
+from experiments.tasks.metrics import Likelihood
 from experiments.tasks.task import Batch, Task
 
 POOLINGS = ("answer", "mean")

@@ -17,17 +17,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from architectures.backbone import Backbone, Capabilities
-from experiments.objectives.decoding.sampling import PrefillState
-from experiments.objectives.objective import (
-    Objective,
-    Score,
-    TokenScores,
-    View,
-    in_text_order,
-    scored_bytes,
-)
+from experiments.objectives.decoding.prefill import PrefillState
+from experiments.objectives.objective import Objective, Score, TokenScores, View, in_text_order, scored_bytes
 from experiments.objectives.source_target import keep, prefill_target, source_target_view
-from experiments.tasks.likelihood import Likelihood
+from experiments.tasks.metrics import Likelihood
 from experiments.tasks.task import Batch
 
 

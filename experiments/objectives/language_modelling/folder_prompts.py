@@ -10,11 +10,11 @@ from collections.abc import Sequence
 import torch
 
 from architectures.backbone import Backbone, Capabilities
-from experiments.objectives.decoding.sampling import PrefillState, pad_right
+from experiments.objectives.decoding.prefill import PrefillState, pad_right
 from experiments.objectives.language_modelling.causal_lm import CausalLM
 from experiments.objectives.objective import Objective, Score, View, scored_bytes
 from experiments.objectives.source_target import cut_out, prefill_target
-from experiments.tasks.likelihood import Likelihood
+from experiments.tasks.metrics import Likelihood
 from experiments.tasks.task import Batch
 
 

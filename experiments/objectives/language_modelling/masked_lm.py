@@ -23,8 +23,7 @@ from torch import Tensor
 from architectures.backbone import Backbone, Capabilities
 from experiments.objectives.diffusion.unmasking_sampler import UnmaskingObjective
 from experiments.objectives.objective import Score, TokenScores, View, documents, row_noise, scored_bytes
-from experiments.tasks.likelihood import Likelihood
-from experiments.tasks.metrics import Metric, jackknife
+from experiments.tasks.metrics import Likelihood, Metric, jackknife
 from experiments.tasks.task import Batch
 
 

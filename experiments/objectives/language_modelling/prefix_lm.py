@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from architectures.backbone import Backbone, Capabilities
-from experiments.objectives.decoding.sampling import PrefillState
+from experiments.objectives.decoding.prefill import PrefillState
 from experiments.objectives.language_modelling.causal_lm import CausalLM, CausalLMConfig, next_token_view
 from experiments.objectives.objective import (
     Objective,
@@ -29,7 +29,7 @@ from experiments.objectives.objective import (
 )
 from experiments.objectives.source_target import cut_out, prefill_target
 from experiments.runtime.errors import DataError
-from experiments.tasks.likelihood import Likelihood
+from experiments.tasks.metrics import Likelihood
 from experiments.tasks.task import Batch
 
 

@@ -17,18 +17,11 @@ import torch
 from torch import Tensor
 
 from architectures.backbone import Backbone, Capabilities
-from experiments.objectives.decoding.sampling import PrefillState, pad_right
-from experiments.objectives.objective import (
-    Objective,
-    Score,
-    TokenScores,
-    View,
-    in_text_order,
-    scored_bytes,
-)
+from experiments.objectives.decoding.prefill import PrefillState, pad_right
+from experiments.objectives.objective import Objective, Score, TokenScores, View, in_text_order, scored_bytes
 from experiments.objectives.source_target import cut_out
 from experiments.runtime.errors import ConfigError, DataError
-from experiments.tasks.likelihood import Likelihood
+from experiments.tasks.metrics import Likelihood
 from experiments.tasks.task import Batch, Task
 
 

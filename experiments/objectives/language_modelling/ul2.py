@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from architectures.backbone import Backbone, Capabilities
-from experiments.objectives.decoding.sampling import PrefillState
+from experiments.objectives.decoding.prefill import PrefillState
 from experiments.objectives.language_modelling.prefix_lm import PrefixLM, PrefixLMConfig
 from experiments.objectives.language_modelling.span_corruption import noise_mask, span_counts
 from experiments.objectives.objective import Objective, View

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from experiments.objectives.decoding.beam_search import BeamConfig
-from experiments.objectives.decoding.constraints import Constraints
-from experiments.objectives.decoding.sampling import SamplingConfig
+from experiments.objectives.decoding.sampling import Constraints, SamplingConfig
 from experiments.objectives.decoding.stops import Stop
 from experiments.run.load_model import LoadedModel
 

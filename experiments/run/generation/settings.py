@@ -10,8 +10,7 @@ from typing import Any, TypeVar
 
 from experiments.data.tokenizers.folder_vocabulary import generation_ids, read_json
 from experiments.objectives.decoding.beam_search import BeamConfig
-from experiments.objectives.decoding.constraints import Constraints
-from experiments.objectives.decoding.sampling import GREEDY, SamplingConfig
+from experiments.objectives.decoding.sampling import GREEDY, Constraints, SamplingConfig
 from experiments.runtime.errors import ConfigError
 
 MOST_TOKENS = 200

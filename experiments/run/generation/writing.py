@@ -8,7 +8,8 @@ import torch
 
 from architectures.layers.embedding import TooManyTokensError
 from experiments.objectives.decoding.beam_search import beam_search
-from experiments.objectives.decoding.sampling import PrefillState, generate
+from experiments.objectives.decoding.prefill import PrefillState
+from experiments.objectives.decoding.sampling import generate
 from experiments.objectives.diffusion.unmasking_sampler import UnmaskingObjective
 from experiments.run.generation.request import Prompts, Request
 from experiments.run.load_model import LoadedModel

@@ -25,11 +25,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from experiments.data.baselines import unigram_bits_per_byte
 from experiments.data.corpus import SPLITS, CorpusConfig
 from experiments.data.counter_rng import permute
 from experiments.data.token_file import open_token_file
-from experiments.data.token_stream import PASSAGE
+from experiments.data.token_stream import PASSAGE, unigram_bits_per_byte
 from experiments.data.token_writer import xz_reference
 from experiments.data.tokenizers.tokenizer import TextTokenizer, TokenizerConfig
 from experiments.runtime.errors import DataError

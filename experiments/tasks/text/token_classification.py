@@ -6,8 +6,9 @@ firms. A name can have any type; only its context determines which.
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -18,7 +19,6 @@ from experiments.runtime.errors import DataError, nearest
 from experiments.runtime.seeds import stream
 from experiments.tasks.metrics import Reference
 from experiments.tasks.text.base import Example, Labelled, LabelledConfig, Parsed
-from experiments.tasks.text.bio_tags import entities, is_entity_scheme
 
 METRICS = ("entity_f1", "tag_accuracy")
 MADE_SENTENCES = {"train": 4000, "validation": 500, "test": 500}
@@ -174,3 +174,25 @@ def _accuracy(true: Sequence[Sequence[str]], guessed: Sequence[Sequence[str]]) -
         for a, b in zip(row, guessed_row, strict=True)
     ]
     return float(np.mean(right))
+
+
+_TAG = re.compile(r"O|[BIES]-.+")
+
+
+def is_entity_scheme(tags: Iterable[str]) -> bool:
+    """Return True if every tag is O or begins with B-, I-, E- or S- and names a type.
+
+    B- begins an entity, I- continues one, O is outside; E- ends one, S- is a single word.
+    """
+    return all(_TAG.fullmatch(tag) for tag in tags)
+
+
+def entities(tags: Sequence[str]) -> set[tuple[str, int, int]]:
+    """Return the entities of a sentence: type, first word, word after the last.
+
+    By the conventions of conlleval, the script of the CoNLL shared tasks, as seqeval implements them: an I-
+    outside of an entity begins one, so IOB1, IOB2 and IOBES are all read.
+    """
+    from seqeval.metrics.sequence_labeling import get_entities  # imports scikit-learn, slow
+
+    return {(entity_type, start, end + 1) for entity_type, start, end in get_entities(list(tags))}

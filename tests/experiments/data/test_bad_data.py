@@ -14,8 +14,7 @@ import pytest
 from hydra.core.global_hydra import GlobalHydra
 
 from experiments.config.hydra_app import start
-from experiments.data.tokenizers.tokenized_text import TokenizedText
-from experiments.data.tokenizers.tokenizer import ByteTokenizer
+from experiments.data.tokenizers.tokenizer import ByteTokenizer, TokenizedText
 from experiments.runtime.errors import DataError
 from experiments.tasks.recall.mqar import Recall
 from experiments.tasks.task import Batch

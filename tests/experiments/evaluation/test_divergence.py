@@ -2,10 +2,8 @@ import math
 
 import pytest
 
-from experiments.evaluation.divergence import FEW_STEPS, divergence
-from experiments.tasks.bits_per_byte import bits_per_byte_metric
-from experiments.tasks.likelihood import Likelihood
-from experiments.tasks.metrics import Reference
+from experiments.evaluation.measure import FEW_STEPS, divergence
+from experiments.tasks.metrics import Likelihood, Reference, bits_per_byte_metric
 
 UNIFORM = Reference(name="uniform", metric="bits_per_byte", value=8.17)
 EXACT = Likelihood(kind="exact", estimator="chain rule", samples=1)

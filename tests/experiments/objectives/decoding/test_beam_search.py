@@ -11,7 +11,7 @@ from transformers import T5Config, T5ForConditionalGeneration
 from architectures.backbone import Backbone, BackboneConfig, DecodingState, Flops, ModelInputs, Output
 from experiments.data.tokenizers.vocabulary import Vocabulary
 from experiments.objectives.decoding.beam_search import BeamConfig, beam_search
-from experiments.objectives.decoding.sampling import PrefillState, pad_right
+from experiments.objectives.decoding.prefill import PrefillState, pad_right
 
 PAD, EOS = 0, 1
 """Of T5."""

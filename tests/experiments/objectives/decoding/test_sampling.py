@@ -17,14 +17,13 @@ from transformers import (
 
 from architectures.backbone import Backbone, BackboneConfig, DecodingState, Flops, ModelInputs, Output
 from experiments.data.tokenizers.vocabulary import Vocabulary
+from experiments.objectives.decoding.prefill import PrefillState, pad_right
 from experiments.objectives.decoding.sampling import (
     GREEDY,
-    PrefillState,
     SamplingConfig,
     draw,
     generate,
     next_tokens,
-    pad_right,
     process,
 )
 

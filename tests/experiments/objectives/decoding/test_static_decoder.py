@@ -28,9 +28,9 @@ from architectures.layers.moe.experts import Experts
 from architectures.layers.positions import PositionsConfig
 from experiments.data.tokenizers.vocabulary import Vocabulary
 from experiments.objectives.decoding import steps as decoding_steps
-from experiments.objectives.decoding.sampling import GREEDY, PrefillState, SamplingConfig, generate
-from experiments.objectives.decoding.static_decoder import StaticDecoder, problem
-from experiments.objectives.decoding.steps import Steps
+from experiments.objectives.decoding.prefill import PrefillState
+from experiments.objectives.decoding.sampling import GREEDY, SamplingConfig, generate
+from experiments.objectives.decoding.steps import StaticDecoder, Steps, problem
 from tests.architectures.conformance import check_close, enliven, random_inputs
 from tests.recorded import Recorded, capture_on_a_cpu, without_cpp_kernels
 

@@ -9,12 +9,12 @@ import pytest
 from tokenizers import Tokenizer as HFTokenizer
 from tokenizers import models, pre_tokenizers
 
-from experiments.data.baselines import xz_bits_per_byte
 from experiments.data.corpus import SPLITS
 from experiments.data.preparation.merge import merge
 from experiments.data.preparation.plan import begin
 from experiments.data.preparation.processes import make_parts
 from experiments.data.token_file import open_token_file
+from experiments.data.token_stream import xz_bits_per_byte
 from experiments.data.tokenizers.tokenizer import TokenizerConfig
 from experiments.evaluation.measure import measure
 from experiments.evaluation.perplexity import text_rates

@@ -1,6 +1,6 @@
 import pytest
 
-from experiments.data.code_lines import is_code
+from experiments.evaluation.text_kinds import is_code
 
 
 @pytest.mark.parametrize(
