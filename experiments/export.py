@@ -97,7 +97,7 @@ def export(cfg: DictConfig) -> None:
 
 def token_ids(saved: LoadedModel) -> dict[str, Any]:
     """The special tokens for config.json: those of the folder that the tokenizer is from, or ours."""
-    if isinstance(saved.task.tokenizer, FolderTokenizer) and not saved.task.tokenizer.own:
+    if isinstance(saved.task.tokenizer, FolderTokenizer) and not saved.task.tokenizer.is_run:
         return saved.task.tokenizer.settings
     found = special_ids(saved.task.vocabulary)
     if saved.model.capabilities.encoder_decoder and "pad_token_id" in found:
@@ -123,7 +123,7 @@ def write_tokenizer(tokenizer: TextTokenizer, folder: Path, capabilities: Capabi
     """
     if isinstance(tokenizer, FolderTokenizer):
         tokenizer.copy_files(folder)
-        if not tokenizer.own or (folder / "tokenizer_config.json").exists():
+        if not tokenizer.is_run or (folder / "tokenizer_config.json").exists():
             return
     else:
         tokenizer.save(folder)

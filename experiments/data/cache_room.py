@@ -7,7 +7,6 @@ the lock of a process that dies, so the next preparation can tell abandoned fold
 from __future__ import annotations
 
 import fcntl
-import os
 import shutil
 import tempfile
 import time
@@ -64,21 +63,16 @@ def work_folder(destination: Path) -> Iterator[Path]:
 def remove_leftovers(cache: Path) -> None:
     """Remove the hidden folders that killed preparations left. Folders in use are preserved."""
     for work in cache.glob(".*-*/"):
-        if _is_left_over(work):
+        try:
+            if (work / LOCK).exists():
+                with (work / LOCK).open("r+b") as lock:
+                    abandoned = _lock(lock.fileno())
+            else:
+                abandoned = time.time() - work.stat().st_mtime > ABANDONED
+        except OSError:  # it is gone, or belongs to another user
+            continue
+        if abandoned:
             shutil.rmtree(work, ignore_errors=True)
-
-
-def _is_left_over(work: Path) -> bool:
-    try:
-        if not (work / LOCK).exists():
-            return time.time() - work.stat().st_mtime > ABANDONED
-        descriptor = os.open(work / LOCK, os.O_RDWR)
-    except OSError:  # it is gone, or another person's
-        return False
-    try:
-        return _lock(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _lock(descriptor: int) -> bool:

@@ -13,12 +13,14 @@ import platform
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import NotRequired
+
+from typing_extensions import TypedDict
 
 from experiments.data.document import Document
 from experiments.data.file_hashes import FileHashes
 from experiments.data.hub import read_hub
-from experiments.data.local_files import find_files, named_files, read_files, refuse_overlap
+from experiments.data.local_files import check_no_overlap, find_files, named_files, read_files
 from experiments.data.python_docs import LIBRARY, REFERENCE, embedded_documents
 from experiments.runtime.errors import nearest
 
@@ -85,6 +87,18 @@ class CorpusConfig:
             )
         if self.max_documents is not None and self.max_documents < 1:
             raise ValueError(f"max_documents={self.max_documents} must be at least 1, or null for all")
+
+
+class SourceIdentity(TypedDict):
+    """Everything that determines the text, as it is hashed and stored."""
+
+    settings: dict[str, object]
+    """Of ``CorpusConfig``."""
+    carved: list[str]
+    python: NotRequired[str]
+    """The version of the interpreter, whose documentation the text is."""
+    files: NotRequired[dict[str, list[list[str]]] | list[list[str]]]
+    """Name and hash of each file: of each split, or of a dataset's folder."""
 
 
 def carved_splits(config: CorpusConfig) -> list[str]:
@@ -176,8 +190,8 @@ def _paths(config: CorpusConfig) -> dict[str, list[str]]:
     return {"train": config.paths, "validation": config.validation_paths, "test": config.test_paths}
 
 
-def identity(config: CorpusConfig, cache: Path | None = None) -> dict[str, Any]:
-    """Return everything that determines the text, fit for JSON: settings, and contents of their files.
+def identity(config: CorpusConfig, cache: Path | None = None) -> SourceIdentity:
+    """Return the settings and the contents of their files.
 
     Args:
         config: of the corpus.
@@ -188,14 +202,15 @@ def identity(config: CorpusConfig, cache: Path | None = None) -> dict[str, Any]:
     """
     settings = {f.name: getattr(config, f.name) for f in fields(CorpusConfig)}
     del settings["streaming"]  # how the rows arrive, not which
-    result: dict[str, Any] = {"settings": settings, "carved": carved_splits(config)}
+    result: SourceIdentity = {"settings": settings, "carved": carved_splits(config)}
     hashes = FileHashes(cache)
     if config.source in _EMBEDDED:
         result["python"] = f"{platform.python_implementation()} {platform.python_version()}"
     elif config.source == "files":
-        refuse_overlap(_paths(config), content=hashes.of)
+        check_no_overlap(_paths(config), content=hashes.of)
+        # The names decide which documents are held out.
         result["files"] = {
-            split: _contents(find_files(patterns), hashes)
+            split: [[name, hashes.of(path)] for path, name in named_files(find_files(patterns))]
             for split, patterns in _paths(config).items()
             if patterns
         }
@@ -204,9 +219,3 @@ def identity(config: CorpusConfig, cache: Path | None = None) -> dict[str, Any]:
         result["files"] = [[p.relative_to(config.dataset).as_posix(), hashes.of(p)] for p in files]
     hashes.keep()
     return result
-
-
-def _contents(paths: Sequence[Path], hashes: FileHashes) -> list[list[str]]:
-    """Return name and hash of each file; the names decide which documents are held out."""
-    names = [name for _, name in named_files(paths)]
-    return [[name, hashes.of(path)] for path, name in zip(paths, names, strict=True)]

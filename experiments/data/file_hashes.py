@@ -41,11 +41,8 @@ class ChunkHasher:
             self._length += len(part)
             view = view[len(part) :]
             if self._length == CHUNK:
-                self._close()
-
-    def _close(self) -> None:
-        self._chunks.append(self._chunk.hexdigest()[:DIGITS])
-        self._chunk, self._length = hashlib.sha256(), 0
+                self._chunks.append(self._chunk.hexdigest()[:DIGITS])
+                self._chunk, self._length = hashlib.sha256(), 0
 
     @property
     def whole(self) -> str:

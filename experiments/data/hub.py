@@ -100,7 +100,7 @@ def open_hub(dataset: str, *, config: str | None, revision: str | None, split: s
     except RuntimeError as error:
         raise DataError(
             f"{location}: cannot be read as plain data files ({error}). Datasets that need their own code "
-            "are refused: use a version converted to Parquet"
+            "are rejected: use a version converted to Parquet"
         ) from error
     except (datasets.exceptions.DatasetNotFoundError, ValueError) as error:
         raise _not_found(location, error) from error

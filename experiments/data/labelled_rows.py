@@ -7,7 +7,6 @@ is carved from its training rows by a hash of their place.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
@@ -16,7 +15,13 @@ from typing import Any, ClassVar, NamedTuple
 
 from experiments.data.corpus import SPLITS, split_of
 from experiments.data.hub import hub_rows
-from experiments.data.local_files import decode_utf8, find_files, refuse_overlap, rows_of_file
+from experiments.data.local_files import (
+    check_no_overlap,
+    decode_utf8,
+    find_files,
+    named_files,
+    rows_of_file,
+)
 from experiments.runtime.errors import DataError, nearest
 
 SUFFIXES = (".json", ".jsonl", ".csv", ".tsv", ".parquet", ".conll")
@@ -27,7 +32,7 @@ CONLL_COLUMNS = ("tokens", "tags")
 class Row(NamedTuple):
     """A row, and its location for messages."""
 
-    place: str
+    location: str
     values: Mapping[str, Any]
 
 
@@ -88,39 +93,35 @@ def read_rows(config: RowsConfig, columns: Sequence[str]) -> Iterator[tuple[str,
     }[config.source]
     carved = [split for split, has_name in is_named.items() if not has_name]
     if config.source == "files":
-        refuse_overlap(_patterns(config), SUFFIXES)
+        check_no_overlap(_patterns(config), SUFFIXES)
     for split in SPLITS:
         if split in carved:
             continue
-        rows = _file_rows(config, split, columns) if config.source == "files" else _hub_rows(config, split)
-        for name, row in islice(rows, config.max_rows):
+        for name, row in islice(_source_rows(config, split, columns), config.max_rows):
             yield split_of(name, carved) if split == "train" else split, row
-
-
-def _hub_rows(config: RowsConfig, split: str) -> Iterator[tuple[str, Row]]:
-    assert config.dataset is not None
-    rows = hub_rows(
-        config.dataset,
-        config=config.dataset_config,
-        revision=config.revision,
-        split=getattr(config, f"{split}_split"),
-        streaming=False,
-        limit=config.max_rows,
-    )
-    for name, location, values in rows:
-        assert isinstance(values, Mapping)
-        yield name, Row(location, values)
 
 
 def _patterns(config: RowsConfig) -> dict[str, list[str]]:
     return {"train": config.paths, "validation": config.validation_paths, "test": config.test_paths}
 
 
-def _file_rows(config: RowsConfig, split: str, columns: Sequence[str]) -> Iterator[tuple[str, Row]]:
-    paths = find_files(_patterns(config)[split], SUFFIXES)
-    base = os.path.commonpath([path.parent.absolute() for path in paths])
-    for path in paths:
-        name = path.absolute().relative_to(base).as_posix()
+def _source_rows(config: RowsConfig, split: str, columns: Sequence[str]) -> Iterator[tuple[str, Row]]:
+    """Yield the rows of a split of the source with their names, which decide carved splits."""
+    if config.source == "hub":
+        assert config.dataset is not None
+        rows = hub_rows(
+            config.dataset,
+            config=config.dataset_config,
+            revision=config.revision,
+            split=getattr(config, f"{split}_split"),
+            streaming=False,
+            limit=config.max_rows,
+        )
+        for name, location, values in rows:
+            assert isinstance(values, Mapping)
+            yield name, Row(location, values)
+        return
+    for path, name in named_files(find_files(_patterns(config)[split], SUFFIXES)):
         for location, values in _conll_rows(path) if path.suffix == ".conll" else rows_of_file(path, columns):
             if not isinstance(values, Mapping):
                 raise DataError(f"{path}, {location}: expected an object, got {type(values).__name__}")
@@ -147,11 +148,11 @@ def value_in(row: Row, column: str, key: str) -> Any:
     """Return the value in the column that ``task.KEY`` names. Raises DataError if there is none."""
     if column not in row.values:
         raise DataError(
-            f"{row.place}: no column '{column}'{nearest(column, map(str, row.values))} Set task.{key}"
+            f"{row.location}: no column '{column}'{nearest(column, map(str, row.values))} Set task.{key}"
         )
     value = row.values[column]
     if value is None or (isinstance(value, str) and not value):
         raise DataError(
-            f"{row.place}: column '{column}' is empty: remove the row, or use a split with labels"
+            f"{row.location}: column '{column}' is empty: remove the row, or use a split with labels"
         )
     return value

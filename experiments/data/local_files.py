@@ -1,4 +1,10 @@
-"""Documents from local files: .txt and .md as one document, .json, .jsonl and .parquet by row."""
+"""Documents from local files: .txt and .md as one document, .json, .jsonl and .parquet by row.
+
+The builders of the ``datasets`` package are not used because they change text and report no position of an
+error: CSV fields such as NA become missing values and 007 becomes 7, strings of JSON that look like dates
+become dates, quotes in TSV join rows, a path with brackets is a pattern, and a byte-order mark stays in plain
+text. They also store a copy of the files.
+"""
 
 from __future__ import annotations
 
@@ -42,12 +48,12 @@ def find_files(patterns: Sequence[str], suffixes: Sequence[str] = SUFFIXES) -> l
     return sorted(files)
 
 
-def refuse_overlap(
+def check_no_overlap(
     patterns: Mapping[str, Sequence[str]],
     suffixes: Sequence[str] = SUFFIXES,
     content: Callable[[Path], str] = file_hash,
 ) -> None:
-    """Refuse a file that is both trained on and held out, under one name or two. Raises DataError.
+    """Raise DataError for a file that is both trained on and held out, under one name or two.
 
     Args:
         patterns: of the files of each split.

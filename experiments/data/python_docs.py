@@ -40,26 +40,18 @@ def embedded_documents() -> tuple[Document, ...]:
     """
     seen: set[str] = set()
     documents = []
-    for document in [*_reference(), *_library()]:
-        paragraphs = [p for p in re.split(r"\n\s*\n", document.text) if p.strip() and _is_new(p, seen)]
+    reference = [Document(REFERENCE + name, topics[name]) for name in sorted(topics)]
+    for document in [*reference, *_library()]:
+        paragraphs = []
+        for paragraph in re.split(r"\n\s*\n", document.text):
+            plain = " ".join(paragraph.split())
+            if plain and plain not in seen:
+                paragraphs.append(paragraph)
+                if len(plain) >= _SHORTEST:
+                    seen.add(plain)
         if paragraphs:
             documents.append(Document(document.name, "\n\n".join(paragraphs).strip("\n") + "\n"))
     return tuple(documents)
-
-
-def _is_new(paragraph: str, seen: set[str]) -> bool:
-    plain = " ".join(paragraph.split())
-    if len(plain) < _SHORTEST:
-        return True
-    if plain in seen:
-        return False
-    seen.add(plain)
-    return True
-
-
-def _reference() -> Iterator[Document]:
-    for name in sorted(topics):
-        yield Document(REFERENCE + name, topics[name])
 
 
 def _library() -> Iterator[Document]:

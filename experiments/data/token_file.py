@@ -22,11 +22,9 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NotRequired
 
 import numpy as np
 from numpy.typing import NDArray
-from typing_extensions import TypedDict
 
 from experiments.data.cache_room import LOCK, check_room, remove_leftovers, text_bytes, work_folder
 from experiments.data.corpus import SPLITS, CorpusConfig, documents, identity
@@ -38,6 +36,8 @@ from experiments.data.token_writer import (
     BYTES_DTYPE,
     META,
     Documents,
+    Meta,
+    TokenSettings,
     TokenWriter,
     checksum,
     fingerprint,
@@ -64,46 +64,12 @@ MOST_BYTES_PER_TOKEN = 16
 """Bytes of text of a learned token, at most, for the estimate of disk space."""
 
 
-class SplitCounts(TypedDict):
-    """Sizes of a split."""
-
-    documents: int
-    bytes: int
-    tokens: int
-    lossy: NotRequired[int]
-    """Documents that decoding does not give back."""
-
-
-class SplitHashes(TypedDict):
-    """Hashes of a file."""
-
-    whole: str
-    chunks: list[str]
-
-
-class Meta(TypedDict):
-    """meta.json."""
-
-    fingerprint: str
-    dtype: Literal["<u2", "<u4"]
-    splits: dict[Literal["train", "validation", "test"], SplitCounts]
-    tokenizer: dict[str, Any]
-    references: dict[str, float]
-    hashes: dict[Literal["train", "validation", "test"], SplitHashes]
-    text_hashes: NotRequired[dict[str, SplitHashes]]
-    """Of the files with the text of the tokens, by name."""
-    cut: NotRequired[bool]
-    """True where there are so few documents that the end of each is held out."""
-    checksum: str
-
-
 @dataclass(frozen=True, kw_only=True)
 class TokenFile:
     """A prepared corpus."""
 
     folder: Path
-    meta: dict[str, Any]
-    """Fingerprint, counts for each split, tokenizer, source, references."""
+    meta: Meta
     tokenizer: TextTokenizer
     streams: dict[str, TokenStream]
     """Memory-mapped tokens and text of each split."""
@@ -127,8 +93,10 @@ class TokenFile:
             notes.append(
                 f"so few documents that a split would be empty: {carved} are the end of each, after a gap"
             )
-        if (lossy := lossy_note(self.meta["splits"])) is not None:
-            notes.append(lossy)
+        splits = self.meta["splits"]
+        lossy = {split: (n.get("lossy", 0), n["documents"]) for split, n in splits.items()}
+        if (note := lossy_note(lossy)) is not None:
+            notes.append(note)
         return "; ".join(notes) or None
 
 
@@ -143,32 +111,37 @@ def open_token_file(
     folder, settings = planned_folder(corpus, tokenizer, num_sentinels, cache_dir)
     if not folder.is_dir():
         with work_folder(folder) as work:
-            _check_room(corpus, tokenizer, work)
+            if corpus.source == "files":
+                _check_room(corpus, tokenizer, work)
             _prepare(corpus, tokenizer, num_sentinels, settings, work)
             publish(work, folder)
-    opened = _load(tokenizer, num_sentinels, folder)
+    meta = read_meta(folder)
+    verify(folder, meta, most=SAMPLE)
+    loaded = load_tokenizer(tokenizer, num_sentinels, folder)
+    streams = {split: read_stream(folder, split, np.dtype(meta["dtype"]), loaded) for split in SPLITS}
     remove_leftovers(folder.parent)
-    return opened
+    return TokenFile(folder=folder, meta=meta, tokenizer=loaded, streams=streams)
 
 
 def planned_folder(
     corpus: CorpusConfig, tokenizer: TokenizerConfig, num_sentinels: int, cache_dir: str | Path
-) -> tuple[Path, dict[str, Any]]:
+) -> tuple[Path, TokenSettings]:
     """Return the folder of a token file, which is there once it is prepared, and what decides its tokens.
 
     Raises:
         DataError: a file of the source cannot be read.
     """
-    source = identity(corpus, Path(cache_dir))
-    settings = {"format": _FORMAT, "source": source, "tokenizer": _description(tokenizer, num_sentinels)}
+    settings = TokenSettings(
+        format=_FORMAT,
+        source=identity(corpus, Path(cache_dir)),
+        tokenizer={**tokenizer_description(tokenizer), "num_sentinels": num_sentinels},
+    )
     key = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:16]
     return Path(cache_dir) / key, settings
 
 
 def _check_room(corpus: CorpusConfig, tokenizer: TokenizerConfig, work: Path) -> None:
-    """Raise CheckpointError if the disk is too full, before unpacking."""
-    if corpus.source != "files":
-        return
+    """Raise CheckpointError if the disk is too full for the files of a corpus, before unpacking."""
     patterns = (corpus.paths, corpus.validation_paths, corpus.test_paths)
     paths = [path for pattern in patterns if pattern for path in find_files(pattern)]
     shortest = 1 if tokenizer.kind == "bytes" else MOST_BYTES_PER_TOKEN
@@ -178,10 +151,6 @@ def _check_room(corpus: CorpusConfig, tokenizer: TokenizerConfig, work: Path) ->
     else:
         needed = num_bytes // shortest * width
     check_room(work, needed, "this text as tokens")
-
-
-def _description(tokenizer: TokenizerConfig, num_sentinels: int) -> dict[str, Any]:
-    return {**tokenizer_description(tokenizer), "num_sentinels": num_sentinels}
 
 
 def publish(work: Path, folder: Path) -> None:
@@ -198,30 +167,22 @@ def publish(work: Path, folder: Path) -> None:
             raise
 
 
-def _load(tokenizer: TokenizerConfig, num_sentinels: int, folder: Path) -> TokenFile:
-    meta = read_meta(folder)
-    verify(folder, meta, most=SAMPLE)
-    loaded = load_tokenizer(tokenizer, num_sentinels, folder)
-    streams = {split: read_stream(folder, split, np.dtype(meta["dtype"]), loaded) for split in SPLITS}
-    return TokenFile(folder=folder, meta=meta, tokenizer=loaded, streams=streams)
-
-
 def _remedy(folder: Path) -> str:
-    return f"delete {folder} and run again to prepare it anew"
+    return f"delete {folder} and run again to prepare it"
 
 
-def read_meta(folder: Path) -> dict[str, Any]:
+def read_meta(folder: Path) -> Meta:
     """Return meta.json of a prepared folder. Raises DataError where it is damaged."""
     path = folder / META
-    meta: Any = read_json(path, Meta, _remedy(folder), DataError)
+    meta = read_json(path, Meta, _remedy(folder), DataError)
     if meta is None:
         raise DataError(f"{path}: is missing; {_remedy(folder)}")
     if meta["checksum"] != checksum(meta):
         raise DataError(f"{path}: has changed since it was written; {_remedy(folder)}")
-    return dict(meta)
+    return meta
 
 
-def verify(folder: Path, meta: dict[str, Any], *, most: int | None = None) -> None:
+def verify(folder: Path, meta: Meta, *, most: int | None = None) -> None:
     """Compare a prepared folder with its hashes.
 
     Args:
@@ -251,7 +212,7 @@ def verify(folder: Path, meta: dict[str, Any], *, most: int | None = None) -> No
                 raise DataError(
                     f"{folder / name}: {changed} have changed since they were written; {_remedy(folder)}"
                 )
-        actual = fingerprint(folder, meta["tokenizer"], {split: hashes[split]["whole"] for split in SPLITS})
+        actual = fingerprint(folder, meta["tokenizer"], hashes)
     except (OSError, ValueError) as error:
         if isinstance(error, DataError):
             raise
@@ -263,7 +224,7 @@ def verify(folder: Path, meta: dict[str, Any], *, most: int | None = None) -> No
         )
 
 
-def _sizes(meta: dict[str, Any]) -> dict[str, int]:
+def _sizes(meta: Meta) -> dict[str, int]:
     """Return the bytes of each file of a prepared folder that has hashes by chunk."""
     sizes = {}
     for split in SPLITS:
@@ -276,7 +237,7 @@ def _sizes(meta: dict[str, Any]) -> dict[str, int]:
 
 
 def _prepare(
-    corpus: CorpusConfig, config: TokenizerConfig, num_sentinels: int, settings: dict[str, Any], folder: Path
+    corpus: CorpusConfig, config: TokenizerConfig, num_sentinels: int, settings: TokenSettings, folder: Path
 ) -> None:
     """Write all files into ``folder``; ``meta.json`` last."""
     progress = _Progress()

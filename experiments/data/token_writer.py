@@ -8,16 +8,17 @@ from __future__ import annotations
 import hashlib
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Literal, NotRequired
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import TypedDict
 
-from experiments.data.corpus import SPLITS, CorpusConfig, carved_by_position
+from experiments.data.corpus import SPLITS, CorpusConfig, SourceIdentity, carved_by_position
 from experiments.data.file_hashes import ChunkHasher
 from experiments.data.token_stream import XZ_LIMIT, TokenStream, unigram_bits_per_byte, xz_bits_per_byte
 from experiments.data.tokenizers.tokenizer import TextTokenizer, TokenizedText
@@ -26,6 +27,47 @@ from experiments.runtime.errors import DataError
 META = "meta.json"
 BYTES_DTYPE = np.dtype("<u4")
 """Type of the stored byte count of a token: an unknown word may be long."""
+
+
+class TokenSettings(TypedDict):
+    """Everything that determines the tokens."""
+
+    format: int
+    source: SourceIdentity
+    tokenizer: dict[str, object]
+
+
+class SplitCounts(TypedDict):
+    """Sizes of a split."""
+
+    documents: int
+    bytes: int
+    tokens: int
+    lossy: NotRequired[int]
+    """Documents that decoding does not give back."""
+
+
+class SplitHashes(TypedDict):
+    """Hashes of a file."""
+
+    whole: str
+    chunks: list[str]
+
+
+class Meta(TokenSettings):
+    """meta.json."""
+
+    fingerprint: str
+    dtype: Literal["<u2", "<u4"]
+    splits: dict[str, SplitCounts]
+    references: dict[str, float]
+    hashes: dict[str, SplitHashes]
+    """Of the token ids of each split."""
+    text_hashes: NotRequired[dict[str, SplitHashes]]
+    """Of the files with the text of the tokens, by name."""
+    cut: NotRequired[bool]
+    """True where there are so few documents that the end of each is held out."""
+    checksum: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,7 +133,7 @@ class TokenWriter:
         """Append documents to a split. Raises DataError where an id is outside of the vocabulary."""
         self._splits[split].write(documents)
 
-    def finish(self, settings: dict[str, Any]) -> None:
+    def finish(self, settings: TokenSettings) -> None:
         """Write meta.json. Raises DataError where a split is without text.
 
         Args:
@@ -100,21 +142,25 @@ class TokenWriter:
         writers = self._splits
         for split, writer in writers.items():
             if not writer.has_text:
-                num_documents = {name: parts.num_documents for name, parts in writers.items()}
-                raise DataError(_empty_message(self._corpus, split, num_documents))
+                raise DataError(self._empty_message(split))
             self._tokenizer.check_known(writer.count_V, split)
         hashes = {split: writer.files["bin"].hashes() for split, writer in writers.items()}
+        dtype = token_dtype(self._tokenizer)
+        train, test = (
+            read_stream(self._folder, split, dtype, self._tokenizer) for split in ("train", "test")
+        )
         meta = {
-            "fingerprint": fingerprint(
-                self._folder,
-                settings["tokenizer"],
-                {split: file["whole"] for split, file in hashes.items()},
-            ),
             **settings,
-            "dtype": token_dtype(self._tokenizer).str,
+            "fingerprint": fingerprint(self._folder, settings["tokenizer"], hashes),
+            "dtype": dtype.str,
             "splits": {split: writer.counts() for split, writer in writers.items()},
             "hashes": hashes,
-            "references": self._references(),
+            "references": {
+                "unigram": unigram_bits_per_byte(
+                    writers["train"].count_V, writers["test"].count_V, writers["test"].num_bytes
+                ),
+                "xz": xz_reference(train, test),
+            },
         }
         if self._tokenizer.fixed_bytes_V is None:
             meta["text_hashes"] = {
@@ -125,23 +171,21 @@ class TokenWriter:
             }
         if carved_by_position(self._corpus):
             meta["cut"] = True
-        meta = {**meta, "checksum": checksum(meta)}
+        meta["checksum"] = checksum(meta)
         (self._folder / META).write_text(json.dumps(meta, indent=2, sort_keys=True) + "\n")
-        if (warning := lossy_note(meta["splits"])) is not None:
+        lossy = {split: (writer.num_lossy, writer.num_documents) for split, writer in writers.items()}
+        if (warning := lossy_note(lossy)) is not None:
             sys.stderr.write(f"warning: {warning}\n")
 
-    def _references(self) -> dict[str, float]:
-        train, test = (
-            read_stream(self._folder, split, token_dtype(self._tokenizer), self._tokenizer)
-            for split in ("train", "test")
-        )
-        writers = self._splits
-        return {
-            "unigram": unigram_bits_per_byte(
-                writers["train"].count_V, writers["test"].count_V, writers["test"].num_bytes
-            ),
-            "xz": xz_reference(train, test),
-        }
+    def _empty_message(self, split: str) -> str:
+        source = self._corpus.source
+        counts = ", ".join(f"{name} {writer.num_documents}" for name, writer in self._splits.items())
+        empty = "only white space" if self._splits[split].num_documents else "no text"
+        remedy = {
+            "files": "give more text, or files with text as task.validation_paths and task.test_paths",
+            "hub": "name the dataset's own splits, or read more documents",
+        }.get(source, "use another Python installation, or task.source=files")
+        return f"source={source}: {empty} in the {split} split (documents: {counts}): {remedy}"
 
 
 class _HashedFile:
@@ -157,7 +201,7 @@ class _HashedFile:
     def close(self) -> None:
         self._file.close()
 
-    def hashes(self) -> dict[str, Any]:
+    def hashes(self) -> SplitHashes:
         return {"whole": self._hasher.whole, "chunks": self._hasher.chunks}
 
 
@@ -197,13 +241,13 @@ class _SplitWriter:
         self.has_text |= documents.has_text
         self.count_V += count_V
 
-    def counts(self) -> dict[str, int]:
-        counts = {
-            "documents": self.num_documents,
-            "bytes": self.num_bytes,
-            "tokens": int(self.count_V.sum()),
-        }
-        return {**counts, "lossy": self.num_lossy} if self.num_lossy else counts
+    def counts(self) -> SplitCounts:
+        counts = SplitCounts(
+            documents=self.num_documents, bytes=self.num_bytes, tokens=int(self.count_V.sum())
+        )
+        if self.num_lossy:
+            counts["lossy"] = self.num_lossy
+        return counts
 
 
 def suffixes(tokenizer: TextTokenizer) -> tuple[str, ...]:
@@ -230,17 +274,16 @@ def xz_reference(train: TokenStream, test: TokenStream) -> float:
     return xz_bits_per_byte(train_text, test.text_of(0, min(XZ_LIMIT, len(test))))
 
 
-def lossy_note(splits: dict[str, dict[str, int]]) -> str | None:
-    """Return what a reader of the scores must know of a tokenizer that loses text; None where it does not."""
-    lossy = [
-        f"{splits[split]['lossy']:,} of {splits[split]['documents']:,} in {split}"
-        for split in SPLITS
-        if splits.get(split, {}).get("lossy")
-    ]
-    if not lossy:
+def lossy_note(counts: Mapping[str, tuple[int, int]]) -> str | None:
+    """Return what a reader of the scores must know of a tokenizer that loses text; None where it does not.
+
+    ``counts`` are the documents of each split that decoding does not give back, and all of its documents.
+    """
+    parts = [f"{counts[s][0]:,} of {counts[s][1]:,} in {s}" for s in SPLITS if s in counts and counts[s][0]]
+    if not parts:
         return None
     return (
-        f"the tokenizer does not give documents back as they were ({', '.join(lossy)}): bits per byte are "
+        f"the tokenizer does not give documents back as they were ({', '.join(parts)}): bits per byte are "
         "not comparable with those of other tokenizers"
     )
 
@@ -250,7 +293,7 @@ def token_dtype(tokenizer: TextTokenizer) -> np.dtype:
     return np.dtype("<u2" if tokenizer.vocabulary.size <= 2**16 else "<u4")
 
 
-def fingerprint(folder: Path, tokenizer: dict[str, Any], split_hashes: dict[str, str]) -> str:
+def fingerprint(folder: Path, tokenizer: Mapping[str, object], hashes: Mapping[str, SplitHashes]) -> str:
     """Return the hash of tokens and tokenizer, 16 hexadecimal digits.
 
     Raises OSError, or ValueError where tokenizer.json is not text.
@@ -258,24 +301,15 @@ def fingerprint(folder: Path, tokenizer: dict[str, Any], split_hashes: dict[str,
     Args:
         folder: that has tokenizer.json, where one was learned.
         tokenizer: its description.
-        split_hashes: the hash of each split's file.
+        hashes: of each split's file.
     """
     learned = (folder / "tokenizer.json").read_text() if tokenizer["kind"] == "bpe" else ""
-    described = json.dumps([[split_hashes[split] for split in SPLITS], tokenizer, learned], sort_keys=True)
+    whole = [hashes[split]["whole"] for split in SPLITS]
+    described = json.dumps([whole, tokenizer, learned], sort_keys=True)
     return hashlib.sha256(described.encode()).hexdigest()[:16]
 
 
-def checksum(meta: Any) -> str:
+def checksum(meta: Mapping[str, object]) -> str:
     """Return the hash of everything else in meta.json."""
     rest = {key: value for key, value in meta.items() if key != "checksum"}
     return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()[:16]
-
-
-def _empty_message(corpus: CorpusConfig, split: str, num_documents: dict[str, int]) -> str:
-    counts = ", ".join(f"{name} {count}" for name, count in num_documents.items())
-    empty = "only white space" if num_documents[split] else "no text"
-    remedy = {
-        "files": "give more text, or files with text as task.validation_paths and task.test_paths",
-        "hub": "name the dataset's own splits, or read more documents",
-    }.get(corpus.source, "use another Python installation, or task.source=files")
-    return f"source={corpus.source}: {empty} in the {split} split (documents: {counts}): {remedy}"

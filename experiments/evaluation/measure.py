@@ -87,13 +87,15 @@ class EvaluationShard:
     ) -> list[Score]:
         """Return the scores of the sequences ``start .. end``, of which this process has its part."""
         begin, stop = self._part(start, end)
-        flags = torch.tensor(
-            [any(s.records for s in local), *(max((_width(s, f) for s in local), default=0) for f in FIELDS)]
-        ).int()
+        widths = []  # values of each field for a sequence; 0 for none
+        for name in FIELDS:
+            values = [value for s in local if (value := getattr(s, name)) is not None]
+            widths.append(max((value[:1].numel() for value in values), default=0))
+        flags = torch.tensor([any(s.records for s in local), *widths]).int()
         dist.all_reduce(flags, dist.ReduceOp.MAX)
         if flags[0]:
             return [*score(start, begin), *local, *score(stop, end)]
-        fields: dict[str, Any] = {}
+        merged = Score()
         for name, width in zip(FIELDS, flags[1:].tolist(), strict=True):
             if width == 0:
                 continue
@@ -103,14 +105,8 @@ class EvaluationShard:
                     [getattr(s, name).double().cpu().view(-1, width) for s in local]
                 )
             dist.all_reduce(all_NK)
-            fields[name] = all_NK[:, 0] if width == 1 else all_NK
-        return [Score(**fields)]
-
-
-def _width(score: Score, field: str) -> int:
-    """Return the count of values that a field has for each sequence; 0 for none."""
-    value = getattr(score, field)
-    return 0 if value is None else value[:1].numel()
+            merged = replace(merged, **{name: all_NK[:, 0] if width == 1 else all_NK})  # type: ignore[arg-type]
+        return [merged]
 
 
 ALONE = EvaluationShard()
@@ -203,13 +199,17 @@ def _enough_examples(scores: list[Score], count: int) -> int:
 
 
 def _with_setting(metric: Metric, task: Task, available: int | None) -> Metric:
-    """Return the metric with what decides which bytes or examples it is of, and what it knows of each."""
-    scored = GENERATED if available is None else WHOLE if metric.items == available else SAMPLE
-    lossy = task.lossy_documents(metric.split) or None
-    setting: dict[str, Any] = {"scored": scored, "available": available, "lossy_documents": lossy}
-    if task.stride is not None and metric.split != "train":
-        setting |= {"window": task.sequence_length, "stride": task.stride}
-    return replace(metric, clustered_by=task.clustered_by(metric.split), **setting)
+    """Return the metric with the part of the split that it is of, and the windows of text."""
+    windows = task.stride is not None and metric.split != "train"
+    return replace(
+        metric,
+        clustered_by=task.clustered_by(metric.split),
+        scored=GENERATED if available is None else WHOLE if metric.items == available else SAMPLE,
+        available=available,
+        lossy_documents=task.lossy_documents(metric.split) or None,
+        window=task.sequence_length if windows else None,
+        stride=task.stride if windows else None,
+    )
 
 
 def example_generator(split: str, example: int) -> torch.Generator:
@@ -237,7 +237,7 @@ def summarise(scores: list[Score], objective: Objective, split: str, available: 
             standard_error=math.nan,
             items=items,
         )
-        return replace(metric, **_errors(accuracy_N, np.ones(items), cluster_N, available))
+        return _with_errors(metric, accuracy_N, np.ones(items), cluster_N, available)
     nats_N, bytes_N = _joined([s.nats_B for s in scores]), _joined([s.bytes_B for s in scores])
     metric = bits_per_byte_metric(
         bits_per_byte(nats_N.sum(), bytes_N.sum()),
@@ -246,30 +246,32 @@ def summarise(scores: list[Score], objective: Objective, split: str, available: 
         standard_error=math.nan,
         items=items,
     )
-    return replace(metric, **_errors(nats_to_bits(nats_N), bytes_N, cluster_N, available))
+    return _with_errors(metric, nats_to_bits(nats_N), bytes_N, cluster_N, available)
 
 
-def _errors(
+def _with_errors(
+    metric: Metric,
     numerator_N: NDArray[np.float64],
     denominator_N: NDArray[np.float64],
     cluster_N: NDArray[np.float64],
     available: int | None,
-) -> dict[str, Any]:
-    """Return the fields of a metric that say how sure it is: a ratio of sums over its items.
+) -> Metric:
+    """Return a metric, a ratio of sums over its items, with its standard error.
 
-    What was scored is a simple random sample of the ``available`` items of the split.
+    The items are a simple random sample of the ``available`` items of the split.
     """
     error, clusters = ratio_standard_error(numerator_N, denominator_N, cluster_N)
     items, sampling = len(numerator_N), None
     if available is not None:
         by_item, _ = ratio_standard_error(numerator_N, denominator_N, np.arange(items))
         sampling = by_item * math.sqrt(max(0.0, 1 - items / available))
-    return {
-        "standard_error": error,
-        "clusters": clusters,
-        "sampling_error": sampling,
-        "cluster_totals": cluster_totals(numerator_N, denominator_N, cluster_N),
-    }
+    return replace(
+        metric,
+        standard_error=error,
+        clusters=clusters,
+        sampling_error=sampling,
+        cluster_totals=cluster_totals(numerator_N, denominator_N, cluster_N),
+    )
 
 
 def _joined(parts: list[Tensor | None]) -> NDArray[np.float64]:

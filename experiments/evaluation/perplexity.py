@@ -132,7 +132,7 @@ def nats_by_position(
     """
     length = objective.task.sequence_length
     if not 1 <= stretches <= length:
-        raise ConfigError(f"stretches={stretches} must lie in 1 to {length}, the length of the sequences")
+        raise ConfigError(f"stretches={stretches} must be from 1 to {length}, the length of the sequences")
     nats_T, count_T = torch.zeros(length, dtype=torch.float64), torch.zeros(length, dtype=torch.float64)
     for _, nats_BT, scored_BT in position_nats(
         model,
@@ -189,9 +189,9 @@ def strided_perplexity(
     if not model.capabilities.causal:
         raise ConfigError(f"text: {type(model).__name__} does not read from left to right: leave it out")
     if not 2 <= window <= model.max_length:
-        raise ConfigError(f"window={window} must lie in 2 to {model.max_length}, the length of the model")
+        raise ConfigError(f"window={window} must be from 2 to {model.max_length}, the length of the model")
     if not 1 <= stride <= window:
-        raise ConfigError(f"stride={stride} must lie in 1 to window={window}")
+        raise ConfigError(f"stride={stride} must be from 1 to window={window}")
     if len(tokens) < 2:
         raise ConfigError(f"text: it has {len(tokens)} tokens: give at least 2")
     device = next(model.parameters()).device

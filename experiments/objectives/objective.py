@@ -61,15 +61,12 @@ class View:
 
     def rows(self, start: int, stop: int) -> View:
         """The view of a micro-batch."""
-        parts: dict[str, Any] = {n: v if v is None else v[start:stop] for n, v in vars(self).items()}
-        return type(self)(**parts)
+        return replace(self, **{n: v[start:stop] for n, v in vars(self).items() if v is not None})
 
     def to(self, device: torch.device) -> View:
         """The view on a device, but for ``scored_BT``: shapes depend on it, and these the host makes."""
-        parts: dict[str, Any] = {
-            n: v if v is None or n == "scored_BT" else to_device(v, device) for n, v in vars(self).items()
-        }
-        return type(self)(**parts)
+        moved = {n: v for n, v in vars(self).items() if v is not None and n != "scored_BT"}
+        return replace(self, **{n: to_device(v, device) for n, v in moved.items()})
 
     @property
     def source_length(self) -> int:
@@ -187,7 +184,7 @@ class Objective(ABC):
         """Return None if the objective can train on the task; else the reason."""
         if task.targets == cls.targets:
             return None
-        return f"the task asks for {task.targets}, the objective learns {cls.targets}"
+        return f"the task has {task.targets}, the objective learns {cls.targets}"
 
     def make_readout(self, backbone: Backbone) -> nn.Module | None:
         """Return the readout to attach (``Backbone.attach_readout``); None where logits are enough."""

@@ -19,7 +19,7 @@ from experiments.runtime.json_state import Number
 
 LIKELIHOOD_TYPES = {
     "exact": "the model's own probability of the text, by the chain rule",
-    "conditional": "the model's own probability of a part of the text given what stands before it, by the "
+    "conditional": "the model's own probability of a part of the text given the text before it, by the "
     "chain rule: exact, but not of the whole text",
     "bound": "an upper bound on the bits: the true value is this or lower",
     "pseudo": "each token given all others: not a probability of the text, neither above nor below it",
@@ -118,7 +118,7 @@ class Metric:
 
     def __post_init__(self) -> None:
         if not self.name or self.direction not in DIRECTIONS:
-            raise ValueError(f"metric {self.name!r}: direction={self.direction!r} is none of {DIRECTIONS}")
+            raise ValueError(f"metric {self.name!r}: direction={self.direction!r} is not one of {DIRECTIONS}")
         kind, colon, over = self.averaging.partition(": ")
         if kind not in AVERAGINGS or not colon or not over:
             raise ValueError(
@@ -126,10 +126,10 @@ class Metric:
             )
         if self.likelihood is not None and self.likelihood not in LIKELIHOOD_TYPES:
             raise ValueError(
-                f"metric {self.name}: likelihood={self.likelihood!r} is none of {tuple(LIKELIHOOD_TYPES)}"
+                f"metric {self.name}: likelihood={self.likelihood!r} is not one of {tuple(LIKELIHOOD_TYPES)}"
             )
         if self.scored is not None and self.scored not in SCORED:
-            raise ValueError(f"metric {self.name}: scored={self.scored!r} is none of {SCORED}")
+            raise ValueError(f"metric {self.name}: scored={self.scored!r} is not one of {SCORED}")
         if self.items < 1 or self.samples < 1:
             raise ValueError(
                 f"metric {self.name}: items={self.items} and samples={self.samples} must be positive"

@@ -14,7 +14,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from torch import Tensor
 
@@ -68,10 +68,10 @@ class Batch:
 
     def rows(self, start: int, stop: int) -> Batch:
         """Return the batch of some of the examples."""
-        parts: dict[str, Any] = {
-            name: value[start:stop] if isinstance(value, Tensor | list | tuple) else value
-            for name, value in vars(self).items()
-        }
+        parts = dict(vars(self))
+        for name, value in parts.items():
+            if isinstance(value, Tensor | list | tuple):
+                parts[name] = value[start:stop]
         return Batch(**parts)
 
 

@@ -146,7 +146,7 @@ def test_a_token_file_is_read_wholly(run: Path, tmp_path: Path, capsys: pytest.C
     (file.folder / "test.bin").write_bytes(data)
     code, found = lines(run, capsys)
     assert code == 3
-    assert "run again to prepare it anew" in found[0]
+    assert "run again to prepare it" in found[0]
 
 
 def test_a_study_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

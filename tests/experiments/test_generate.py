@@ -120,7 +120,7 @@ def test_any_text_can_be_a_prompt(text: str) -> None:
         ("decoder", ["stop=[ab]", "beam.num_beams=2"], ConfigError, "'ab' is several tokens"),
         ("decoder", ["prompt=", "messages=[{role: user, content: x}]"], ConfigError, "has no chat template"),
         ("decoder", ["max_tokens=0"], ConfigError, "max_tokens=0 must be at least 1"),
-        ("decoder", ["sampling.top_p=2"], ConfigError, "top_p=2.0 must lie in"),
+        ("decoder", ["sampling.top_p=2"], ConfigError, "top_p=2.0 must be in"),
         ("decoder", ["beam.num_beams=2", "num_samples=3"], ConfigError, "num_samples=3 must not be more"),
         (
             "masked_diffusion",

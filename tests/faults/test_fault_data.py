@@ -35,7 +35,7 @@ def prepared(tmp_path: Path) -> tuple[CorpusConfig, TokenFile]:
 
 
 def refused(corpus: CorpusConfig, tmp_path: Path) -> DataError:
-    with pytest.raises(DataError, match=r"delete .* and run again to prepare it anew") as caught:
+    with pytest.raises(DataError, match=r"delete .* and run again to prepare it") as caught:
         open_token_file(corpus, TokenizerConfig(), 28, tmp_path / "cache")
     assert caught.value.exit_code == 3
     return caught.value

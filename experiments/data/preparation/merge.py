@@ -36,18 +36,26 @@ def merge(preparation: Preparation) -> None:
         )
     tokenizer = preparation.load_tokenizer()
     with work_folder(preparation.destination) as work:
-        size = sum(_size(record) for record in records.values() if record)
+        size = 0
+        for done in filter(None, records.values()):
+            size += done["tokens"] * np.dtype(done["dtype"]).itemsize
+            if "text" in done["hashes"]:
+                size += done["tokens"] * BYTES_DTYPE.itemsize + done["text_bytes"]
         check_room(work, size, "this dataset as tokens")
         tokenizer.save(work)
         with TokenWriter(work, preparation.corpus, tokenizer) as writer:
-            num_rows = dict.fromkeys(SPLITS, 0)
+            num_rows, carved = dict.fromkeys(SPLITS, 0), carved_splits(preparation.corpus)
             for part, record in records.items():
                 assert record is not None
                 content = read_part(preparation.folder, part, record)
                 limit, count = preparation.corpus.max_documents, len(content.rows_R)
                 selected = count if limit is None else min(count, limit - num_rows[part.split])
-                split_R = _splits(preparation, part, num_rows[part.split], selected)
-                _write(writer, content, split_R)
+                if part.split == "train":  # the index of a row in the dataset decides its split
+                    rows = range(num_rows["train"], num_rows["train"] + selected)
+                    splits = [split_of(f"{preparation.corpus.train_split}#{row}", carved) for row in rows]
+                else:
+                    splits = [part.split] * selected
+                _write(writer, content, np.array([SPLITS.index(split) for split in splits], np.int8))
                 num_rows[part.split] += count
         writer.finish(preparation.record["settings"])
         publish(work, preparation.destination)
@@ -70,34 +78,8 @@ def needed_parts(preparation: Preparation) -> Iterator[tuple[Part, PartRecord | 
         rows[part.split] = None if rows_before is None or record is None else rows_before + record["rows"]
 
 
-def _splits(preparation: Preparation, part: Part, first_row: int, count: int) -> NDArray[np.int8]:
-    """Return the split of each row of a part, as an index of ``SPLITS``, shape (R,).
-
-    Args:
-        preparation: of the part.
-        part: the part with these rows.
-        first_row: index of its first row in the dataset's split.
-        count: rows (R).
-    """
-    if part.split != "train":
-        return np.full(count, SPLITS.index(part.split), np.int8)
-    carved, name = carved_splits(preparation.corpus), preparation.corpus.train_split
-    split_indices = [
-        SPLITS.index(split_of(f"{name}#{row}", carved)) for row in range(first_row, first_row + count)
-    ]
-    return np.array(split_indices, np.int8)
-
-
-def _size(record: PartRecord) -> int:
-    """Return the bytes of a part in the token files."""
-    width = np.dtype(record["dtype"]).itemsize
-    if "text" in record["hashes"]:
-        return record["tokens"] * (width + BYTES_DTYPE.itemsize) + record["text_bytes"]
-    return record["tokens"] * width
-
-
 def _write(writer: TokenWriter, content: PartContent, split_R: NDArray[np.int8]) -> None:
-    """Write the first rows (R) of a part into their splits, some at a time."""
+    """Write the first rows of a part into their splits (R,), indices of ``SPLITS``, some at a time."""
     rows_R = content.rows_R[: len(split_R)]
     length_R = rows_R["tokens"].clip(min=0)
     end_R, text_end_R = np.cumsum(length_R), np.cumsum(rows_R["bytes"])

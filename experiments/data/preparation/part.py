@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from typing_extensions import TypedDict
 
 from experiments.data.document import text_of_row
+from experiments.data.file_hashes import file_hash
 from experiments.data.hub import place_of
 from experiments.data.preparation.plan import Part, Preparation
 from experiments.data.token_writer import BYTES_DTYPE, Documents, token_dtype
@@ -82,12 +83,6 @@ class Worker:
             DataError: the dataset cannot be read, or a row has no text.
             CheckpointError: the disk is full.
         """
-        try:
-            return self._write(part)
-        except OSError as error:
-            raise storage_error(self._preparation.folder, error) from error
-
-    def _write(self, part: Part) -> PartRecord:
         begun, folder = time.monotonic(), self._preparation.folder
         paths = {
             suffix: folder / f".{part.name}.{platform.node()}.{os.getpid()}.{suffix}"
@@ -95,22 +90,25 @@ class Worker:
         }
         try:
             counts = self._tokenise(part, paths)
-            hashes = {suffix: _hash(path) for suffix, path in paths.items()}
+            hashes = {suffix: file_hash(path) for suffix, path in paths.items()}
             for suffix, path in paths.items():
                 path.replace(folder / f"{part.name}.{suffix}")
+            record = PartRecord(
+                rows=counts[0],
+                tokens=counts[1],
+                dtype=token_dtype(self._tokenizer).str,
+                text_bytes=counts[2],
+                seconds=round(time.monotonic() - begun, 3),
+                host=platform.node(),
+                hashes=hashes,
+            )
+            write_json(_record_path(folder, part), record)
+        except OSError as error:
+            raise storage_error(folder, error) from error
         finally:
             for path in paths.values():
-                path.unlink(missing_ok=True)
-        record = PartRecord(
-            rows=counts[0],
-            tokens=counts[1],
-            dtype=token_dtype(self._tokenizer).str,
-            text_bytes=counts[2],
-            seconds=round(time.monotonic() - begun, 3),
-            host=platform.node(),
-            hashes=hashes,
-        )
-        write_json(_record_path(folder, part), record)
+                with suppress(OSError):
+                    path.unlink()
         return record
 
     def _tokenise(self, part: Part, paths: dict[str, Path]) -> tuple[int, int, int]:
@@ -118,7 +116,8 @@ class Worker:
         counts = np.zeros(3, dtype=np.int64)
         with ExitStack() as stack:
             files = {suffix: stack.enter_context(path.open("wb")) for suffix, path in paths.items()}
-            for texts in _batches(self._texts(part)):
+            row_texts = self._texts(part)
+            while texts := list(islice(row_texts, _BATCH)):
                 rows_R = np.zeros(len(texts), dtype=ROW)
                 rows_R["tokens"], rows_R["blank"] = -1, True
                 data = {"rows": rows_R, **self._encode(texts, rows_R, part)}
@@ -132,7 +131,7 @@ class Worker:
         return num_rows, num_tokens, num_bytes
 
     def _encode(self, texts: list[str], rows_R: NDArray[Any], part: Part) -> dict[str, NDArray[Any]]:
-        """Return tokens, bytes and text of some rows, and fill in the rows that are not empty."""
+        """Return tokens, bytes and text of some rows; write the counts of those with text to ``rows_R``."""
         indices = [index for index, text in enumerate(texts) if text]
         if not indices:
             return {suffix: np.zeros(0, np.uint8) for suffix in ("tokens", "bytes", "text")}
@@ -142,7 +141,13 @@ class Worker:
         for index, text, tokens in zip(indices, non_empty, encoded, strict=True):
             num_bytes = len(text.encode())
             rows_R[index] = (len(tokens.tokens_N), num_bytes, not text.strip(), not tokens.lossless)
-        _check(documents.tokens_N, self._tokenizer.vocabulary.size, part)
+        size = self._tokenizer.vocabulary.size
+        if (largest := int(documents.tokens_N.max(initial=0))) >= size:
+            # Stored in few bytes, it would become another id.
+            raise DataError(
+                f"part {part.name}: the tokenizer gives the id {largest}, its vocabulary has {size}: mend "
+                "the tokenizer's folder"
+            )
         return {
             "tokens": documents.tokens_N.astype(token_dtype(self._tokenizer)),
             "bytes": documents.bytes_N.astype(BYTES_DTYPE),
@@ -193,20 +198,6 @@ def _column(shard: Any, column: str) -> Iterator[dict[str, Any]]:
         yield from table.select(selected[:1] or names).to_pylist()
 
 
-def _batches(texts: Iterator[str]) -> Iterator[list[str]]:
-    while batch := list(islice(texts, _BATCH)):
-        yield batch
-
-
-def _check(ids: NDArray[np.integer], size: int, part: Part) -> None:
-    """Refuse an id that the vocabulary lacks: stored in few bytes, it would become another."""
-    if len(ids) and (largest := int(ids.max())) >= size:
-        raise DataError(
-            f"part {part.name}: the tokenizer gives the id {largest}, its vocabulary has {size}: mend the "
-            "tokenizer's folder"
-        )
-
-
 def record_of(folder: Path, part: Part) -> PartRecord | None:
     """Return the record of a part; None where the part is incomplete or damaged, and must be repeated."""
     try:
@@ -238,7 +229,7 @@ def read_part(folder: Path, part: Part, record: PartRecord) -> PartContent:
                 _record_path(folder, part).unlink()
             raise DataError(
                 f"{folder / part.name}.{suffix}: has changed since it was written, and was discarded: "
-                "run again to make it anew"
+                "run again to make it"
             )
     return PartContent(
         tokens_N=np.frombuffer(files["tokens"], np.dtype(record["dtype"])),
@@ -250,8 +241,3 @@ def read_part(folder: Path, part: Part, record: PartRecord) -> PartContent:
 
 def _record_path(folder: Path, part: Part) -> Path:
     return folder / f"{part.name}.json"
-
-
-def _hash(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -21,6 +21,7 @@ from experiments.data.cache_room import work_folder
 from experiments.data.corpus import SPLITS, CorpusConfig, carved_splits, documents
 from experiments.data.hub import data_files, open_hub
 from experiments.data.token_file import planned_folder, publish
+from experiments.data.token_writer import TokenSettings
 from experiments.data.tokenizers.make_tokenizer import load_tokenizer, train_tokenizer
 from experiments.data.tokenizers.tokenizer import TextTokenizer, TokenizerConfig
 from experiments.runtime.atomic_io import plain, write_json
@@ -45,8 +46,9 @@ class SplitPlan(TypedDict):
 class PlanRecord(TypedDict):
     """plan.json."""
 
-    settings: dict[str, Any]
+    settings: TokenSettings
     splits: dict[str, SplitPlan]
+    """By the keys of ``SPLITS``."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,9 +123,9 @@ def begin(
     assert corpus.source == "hub"
     destination, settings = planned_folder(corpus, tokenizer, num_sentinels, cache_dir)
     folder = destination.with_name(f".{destination.name}.parts")
-    settings = json.loads(json.dumps(plain(settings)))
+    settings = json.loads(json.dumps(plain(settings)))  # as they are read again
     if not (folder / NAME).exists():
-        _begin(corpus, tokenizer, num_sentinels, settings, folder)
+        _write_plan(corpus, tokenizer, num_sentinels, settings, folder)
     remedy = f"remove {folder}, and run again"
     record = read_json(folder / NAME, PlanRecord, remedy, DataError)
     if record is None or record["settings"] != settings:
@@ -138,11 +140,11 @@ def begin(
     )
 
 
-def _begin(
+def _write_plan(
     corpus: CorpusConfig,
     tokenizer: TokenizerConfig,
     num_sentinels: int,
-    settings: dict[str, Any],
+    settings: TokenSettings,
     folder: Path,
 ) -> None:
     """Write the plan. Of concurrent processes, the first one wins; all plans are equal."""

@@ -87,7 +87,7 @@ class FolderTokenizer(TextTokenizer):
             special=tuple(sorted(special)),
             roles=tuple(roles.items()),
             sentinels=tuple(i for _, i in sentinels),
-            own=is_run,
+            is_run=is_run,
             before=frame.before,
             after=frame.after,
             ends=(roles["eos"],) if is_run else generation_ids(folder, "eos_token_id") or (roles["eos"],),
@@ -154,9 +154,9 @@ class FolderTokenizer(TextTokenizer):
         return self._tokenizer.id_to_token(i) or ""
 
     @property
-    def own(self) -> bool:
+    def is_run(self) -> bool:
         """True for the tokenizer of a run of ours."""
-        return self.vocabulary.own
+        return self.vocabulary.is_run
 
     def copy_files(self, folder: Path) -> None:
         """Write the files of the tokenizer and of generation as they are."""
@@ -297,8 +297,11 @@ def spelling_rule(tokenizer: dict[str, Any]) -> Callable[[str], bytes]:
         alphabet = byte_level_alphabet()
         return lambda token: b"".join(bytes([alphabet[c]]) if c in alphabet else c.encode() for c in token)
     if "▁" in parts:
+        # SentencePiece writes a byte that it has no token for as <0xE2>.
         return lambda token: (
-            bytes([int(token[3:5], 16)]) if _is_byte(token) else token.replace("▁", " ").encode()
+            bytes([int(m[1], 16)])
+            if (m := re.fullmatch(r"<0x([0-9A-F]{2})>", token))
+            else token.replace("▁", " ").encode()
         )
     if '"WordPiece"' in parts:
         prefix = tokenizer["model"].get("continuing_subword_prefix") or "##"
@@ -311,8 +314,3 @@ def unknown_token(tokenizer: dict[str, Any], tokens: dict[str, int]) -> int | No
     model = tokenizer["model"]
     index = model.get("unk_id")
     return index if isinstance(index, int) else tokens.get(model.get("unk_token"))
-
-
-def _is_byte(token: str) -> bool:
-    """SentencePiece writes a byte it has no token for as <0xE2>."""
-    return re.fullmatch(r"<0x[0-9A-F]{2}>", token) is not None

@@ -31,7 +31,7 @@ class FolderVocabulary(Vocabulary):
     """The ids of pad, bos, eos and mask, as far as the folder has them."""
     sentinels: tuple[int, ...]
     """The ids of the sentinels, from number 0 on."""
-    own: bool
+    is_run: bool
     """True for the tokenizer of a run, which uses our names of special tokens."""
     before: tuple[int, ...]
     """The special tokens before a text."""
@@ -75,7 +75,7 @@ class FolderVocabulary(Vocabulary):
     @property
     def pair_frame(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Return the folder's special tokens around a text: BART's also begin one."""
-        return super().pair_frame if self.own or self.eos not in self.after else (self.before, self.after)
+        return super().pair_frame if self.is_run or self.eos not in self.after else (self.before, self.after)
 
     @property
     def stops(self) -> tuple[int, ...]:
@@ -91,7 +91,7 @@ class FolderVocabulary(Vocabulary):
 
     def may_be_written(self) -> Tensor:
         """Every token, as in the ``transformers`` library; only symbols where the tokenizer is a run's."""
-        return self.is_symbol() if self.own else torch.ones(self.size, dtype=torch.bool)
+        return self.is_symbol() if self.is_run else torch.ones(self.size, dtype=torch.bool)
 
     def is_symbol(self) -> Tensor:
         symbol_V = torch.ones(self.size, dtype=torch.bool)
@@ -100,7 +100,7 @@ class FolderVocabulary(Vocabulary):
 
     def sentinel(self, index: int) -> int:
         if not 0 <= index < self.num_sentinels:
-            raise ValueError(f"sentinel {index} asked for, {self.num_sentinels} exist")
+            raise ValueError(f"sentinel {index} requested, {self.num_sentinels} exist")
         return self.sentinels[index]
 
 
@@ -176,4 +176,4 @@ def model_settings(folder: Path) -> dict[str, Any]:
 
 def read_json(path: Path) -> dict[str, Any]:
     """Return the content of a file, empty where there is none. Raises DataError."""
-    return json_state.read_json(path, dict[str, Any], "fetch the folder anew", DataError) or {}
+    return json_state.read_json(path, dict[str, Any], "fetch the folder again", DataError) or {}

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from tokenizers import Tokenizer as HFTokenizer
 
@@ -20,8 +19,9 @@ BYTES_OF_TEXT = 2
 Version 1 counted the bytes of the tokens' names."""
 
 
-def tokenizer_description(config: TokenizerConfig) -> dict[str, Any]:
+def tokenizer_description(config: TokenizerConfig) -> dict[str, object]:
     """Return the settings that decide the tokens of this type of tokenizer, fit for JSON."""
+    settings: dict[str, object]
     if config.path is not None:
         folder = identity(Path(config.path))
         settings = {"kind": config.kind, "folder": folder, "post_processing": config.post_processing}

@@ -6,6 +6,7 @@ import datetime
 import json
 import resource
 import sys
+from collections.abc import Mapping
 from typing import Any
 
 from jinja2 import TemplateError, nodes
@@ -25,7 +26,7 @@ MISTAKES = (
 """Exceptions that the expressions of a template may raise."""
 
 
-def render(template: str, variables: dict[str, Any]) -> str:
+def render(template: str, variables: Mapping[str, object]) -> str:
     """Return the text of a template. Raises ValueError where it fails or exceeds the limits."""
     request = json.dumps({"template": template, "variables": variables})
     done = run_python(["-m", __name__], standard_input=request, capture=True)
@@ -44,21 +45,17 @@ def main() -> None:
     resource.setrlimit(resource.RLIMIT_AS, (GIB * 2**30, GIB * 2**30))
     resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
     try:
-        answer = {"text": _environment().from_string(request["template"]).render(**request["variables"])}
+        environment = ImmutableSandboxedEnvironment(
+            trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, _Generation]
+        )
+        environment.globals["namespace"] = _Namespace
+        environment.filters["tojson"] = _to_json
+        environment.globals["raise_exception"] = _refuse
+        environment.globals["strftime_now"] = lambda form: datetime.datetime.now().strftime(form)
+        answer = {"text": environment.from_string(request["template"]).render(**request["variables"])}
     except (TemplateError, *MISTAKES) as error:
         answer = {"error": str(error) or type(error).__name__}
     print(json.dumps(answer))
-
-
-def _environment() -> ImmutableSandboxedEnvironment:
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, _Generation]
-    )
-    environment.globals["namespace"] = _Namespace
-    environment.filters["tojson"] = _to_json
-    environment.globals["raise_exception"] = _refuse
-    environment.globals["strftime_now"] = lambda form: datetime.datetime.now().strftime(form)
-    return environment
 
 
 class _Generation(Extension):

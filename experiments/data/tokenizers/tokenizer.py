@@ -153,8 +153,8 @@ class TokenizerConfig:
         _check("kind", [self.kind], ("bytes", "bpe", "folder"))
         if (self.kind == "folder") != (self.path is not None):
             raise ValueError(
-                f"task.tokenizer.path={self.path} with task.tokenizer.kind={self.kind}: the kind 'folder' "
-                "needs one, no other kind takes one"
+                f"task.tokenizer.path={self.path} with task.tokenizer.kind={self.kind}: kind=folder needs "
+                "one, and no other takes one"
             )
         if self.kind == "folder" and self.normalization:
             raise ValueError(
@@ -265,7 +265,10 @@ class ByteTokenizer(TextTokenizer):
 
     def encode_documents(self, texts: Sequence[str]) -> list[TokenizedText]:
         if self._normalizer is not None:
-            aligned = _byte_level(self._normalizer)
+            # A tokenizer of the package with bytes as ids: it has their offsets before normalization.
+            aligned = HFTokenizer(models.BPE(byte_level_alphabet(), []))
+            aligned.normalizer = self._normalizer  # type: ignore[assignment]
+            aligned.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)  # type: ignore[assignment]
             return tokenize_with_offsets(aligned, texts, self.decode, self._before, self._after)
         before_N, after_N = (np.array(ids, dtype=np.uint16) for ids in (self._before, self._after))
         return [
@@ -279,14 +282,6 @@ class ByteTokenizer(TextTokenizer):
 
     def save(self, folder: Path) -> None:
         pass  # without training
-
-
-def _byte_level(normalizer: normalizers.Normalizer) -> HFTokenizer:
-    """Return a tokenizer of the package with bytes as ids, and their offsets before normalization."""
-    tokenizer = HFTokenizer(models.BPE(byte_level_alphabet(), []))
-    tokenizer.normalizer = normalizer  # type: ignore[assignment]
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)  # type: ignore[assignment]
-    return tokenizer
 
 
 def make_normalizer(config: TokenizerConfig) -> normalizers.Normalizer | None:

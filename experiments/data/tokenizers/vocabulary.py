@@ -78,5 +78,5 @@ class Vocabulary:
     def sentinel(self, index: int) -> int:
         """The id of the ``index``-th sentinel, counted from the last id downwards."""
         if not 0 <= index < self.num_sentinels:
-            raise ValueError(f"sentinel {index} asked for, {self.num_sentinels} exist")
+            raise ValueError(f"sentinel {index} requested, {self.num_sentinels} exist")
         return self.size - 1 - index

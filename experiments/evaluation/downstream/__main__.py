@@ -22,10 +22,10 @@ if __name__ == "__main__":  # before the imports below: see experiments.config.h
 
 import contextlib
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from omegaconf import DictConfig
 
@@ -33,7 +33,7 @@ from experiments.config.schema import DeviceConfig
 from experiments.config.sections import plain_tree
 from experiments.config.structured import component, typed
 from experiments.evaluation.downstream.answer_likelihood import AnswerScorer
-from experiments.evaluation.downstream.local_tasks import own_task
+from experiments.evaluation.downstream.local_tasks import local_task
 from experiments.evaluation.downstream.results import Row, append, check_shots, print_table, task_rows
 from experiments.run.load_model import LoadedModel, UnmaskingOverrides, load_model, override_unmasking
 from experiments.run.plan import build_task
@@ -97,17 +97,15 @@ def downstream(cfg: DictConfig) -> None:
     configure_process(threads=config.device.threads, kernels=config.device.kernels)
     saved = load_model(Path(config.run), torch_device(config.device.name))
     override_unmasking(saved, config.filling)
-    rows = evaluate(saved, config, [] if section is None else [_own(section, config.seed)])
+    local_tasks = []
+    if section is not None:
+        task_class, task_config = component({"task": section}, "task", Task)  # type: ignore[type-abstract]
+        name = task_class.__name__.lower()
+        local_tasks.append(local_task(name, build_task(task_class, task_config, name), config.seed))
+    rows = evaluate(saved, config, local_tasks)
     print(saved.description)
     print_table(rows)
     append(rows, Path(config.output or saved.folder / "downstream.jsonl"))
-
-
-def _own(section: dict[str, Any], seed: int) -> dict[str, Any]:
-    """The harness's description of one of our tasks."""
-    task_class, config = component({"task": section}, "task", Task)  # type: ignore[type-abstract]
-    name = task_class.__name__.lower()
-    return own_task(name, build_task(task_class, config, name), seed)
 
 
 def check_installed() -> None:
@@ -123,9 +121,9 @@ def check_installed() -> None:
 
 
 def evaluate(
-    saved: LoadedModel, config: DownstreamConfig, extra_tasks: Sequence[dict[str, Any]] = ()
+    saved: LoadedModel, config: DownstreamConfig, local_tasks: Sequence[Mapping[str, object]] = ()
 ) -> list[Row]:
-    """Return a row for each metric of each task, in order; ``extra_tasks`` are not from the harness."""
+    """Return a row for each metric of each task, in order; ``local_tasks`` are those of archbench."""
     from lm_eval import evaluator  # imports in seconds, which would delay every command
 
     from experiments.evaluation.downstream.lm_eval_model import HarnessModel
@@ -133,7 +131,7 @@ def evaluate(
     scorer = AnswerScorer(
         saved, samples=config.samples, seed=config.seed, batch_size=config.batch_size, device=config.device
     )
-    tasks = load_tasks(config, extra_tasks)
+    tasks = load_tasks(config, local_tasks)
     check_kinds(saved, tasks)
     model = HarnessModel(
         saved,
@@ -148,7 +146,7 @@ def evaluate(
     return task_rows(results, tasks["tasks"], model.notes, saved, scorer, config.seed)
 
 
-def load_tasks(config: DownstreamConfig, extra_tasks: Sequence[dict[str, Any]] = ()) -> TaskDict:
+def load_tasks(config: DownstreamConfig, local_tasks: Sequence[Mapping[str, object]] = ()) -> TaskDict:
     """The tasks, with their data, number of shots and seed.
 
     Raises:
@@ -158,7 +156,7 @@ def load_tasks(config: DownstreamConfig, extra_tasks: Sequence[dict[str, Any]] =
     with quiet():
         manager = _manager(config)
         try:
-            tasks = manager.load([*config.tasks, *extra_tasks])
+            tasks = manager.load([*config.tasks, *map(dict, local_tasks)])
         except Exception as error:  # a task's file may raise anything
             reason = " ".join(str(error).split()) or "no reason given"
             raise DataError(f"tasks={_listed(config.tasks)}: {type(error).__name__}: {reason}") from error
@@ -198,8 +196,8 @@ def check_kinds(saved: LoadedModel, tasks: TaskDict) -> None:
     for name, task in tasks["tasks"].items():
         if task.OUTPUT_TYPE == "loglikelihood_rolling" and saved.model.capabilities.encoder_decoder:
             raise ConfigError(
-                f"tasks: {name} asks for the likelihood of whole texts, and an encoder-decoder only says how "
-                "likely one is behind another: leave it out"
+                f"tasks: {name} needs the likelihood of complete texts, and an encoder-decoder only gives "
+                "that of one text after another: leave it out"
             )
         if getattr(task, "UNSAFE_CODE", False) or getattr(task, "MULTIMODAL", False):
             raise ConfigError(

@@ -15,7 +15,7 @@ from lm_eval.models.utils import normalize_gen_kwargs, postprocess_generated_tex
 
 from experiments.config.schema import DeviceConfig
 from experiments.evaluation.downstream.answer_likelihood import AnswerScore, AnswerScorer, ScoringRequest
-from experiments.evaluation.downstream.readers import NONE, HarnessReader, OwnReader
+from experiments.evaluation.downstream.readers import NONE, HarnessReader, RunReader
 from experiments.objectives.decoding.sampling import GREEDY, SamplingConfig
 from experiments.run.load_model import LoadedModel
 from experiments.runtime.device import inference, torch_device
@@ -58,7 +58,7 @@ class HarnessModel(LM):
         super().__init__()
         self._saved, self._scorer, self._seed = saved, scorer, seed
         self._batch_size, self._where, self._progress = batch_size, device, progress
-        self._reader = HarnessReader(saved) if saved.objective.complete_prompts else OwnReader(saved)
+        self._reader = HarnessReader(saved) if saved.objective.complete_prompts else RunReader(saved)
         self.notes: dict[Key, Note] = {}
         """By the name of the method and the texts of the request."""
 
@@ -163,7 +163,7 @@ class HarnessModel(LM):
         max_prompt -= 0 if self._saved.model.capabilities.encoder_decoder else most
         if max_prompt < 1:
             raise DataError(
-                f"a task asks for up to {most} tokens, and the model is made for {self._scorer.longest} with "
+                f"a task requests up to {most} tokens, and the model is made for {self._scorer.longest} with "
                 "the prompt: set generation_kwargs.max_gen_toks in the task's file"
             )
         self.notes["generate_until", text] = Note(truncated=len(tokens) > max_prompt)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -11,7 +10,6 @@ from experiments.data.counter_rng import permute
 from experiments.runtime.errors import ConfigError
 from experiments.runtime.seeds import stream
 from experiments.tasks.task import Task
-from experiments.tasks.text.base import Parsed
 from experiments.tasks.text.sequence_classification import Sentences
 from experiments.tasks.text.text_pairs import Pairs
 
@@ -21,30 +19,45 @@ VERSION = "1"
 """Of the prompts below."""
 
 
-def own_task(name: str, task: Task, seed: int) -> dict[str, Any]:
+def local_task(name: str, task: Task, seed: int) -> Mapping[str, object]:
     """The harness's description of a task: its test split, and its training split to show solved examples of.
 
     Raises:
         ConfigError: the task is neither texts with classes nor pairs of texts.
     """
+    question: dict[str, object]
     if isinstance(task, Sentences):
-        return _described(name, _classes(task), _splits(task))
-    if isinstance(task, Pairs):
-        return _described(
-            name, _targets(task), {split: _pairs(task, split, seed) for split in ("train", "test")}
+        rows = {split: _labelled_texts(task, split) for split in ("train", "test")}
+        question = {
+            "output_type": "multiple_choice",
+            "doc_to_text": "{{texts | join('\n')}}\nclass:",
+            "doc_to_choice": list(task.classes),
+            "doc_to_target": "{{label}}",
+            "metric_list": [{"metric": "acc", "aggregation": "mean", "higher_is_better": True}],
+        }
+    elif isinstance(task, Pairs):
+        counts = {split: task.num_examples(split) or MADE for split in ("train", "test")}
+        rows = {
+            split: [pair._asdict() for pair in task.pairs(split, seed, 0, n)] for split, n in counts.items()
+        }
+        question = {
+            "output_type": "generate_until",
+            "doc_to_text": "source: {{source}}\ntarget:",
+            "doc_to_target": "{{target}}",
+            "generation_kwargs": {"until": ["\n"], "max_gen_toks": task.config.max_target + 1},
+            "filter_list": [
+                {"name": "none", "filter": [{"function": "remove_whitespace"}, {"function": "take_first"}]}
+            ],
+            "metric_list": [{"metric": "exact_match", "aggregation": "mean", "higher_is_better": True}],
+        }
+    else:
+        raise ConfigError(
+            f"task={name}: solved examples are possible for texts with classes (sentences) and pairs of "
+            "texts (pairs); use archbench evaluate for other tasks"
         )
-    raise ConfigError(
-        f"task={name}: solved examples are possible for texts with classes (sentences) and pairs of texts "
-        "(pairs); use archbench evaluate for other tasks"
-    )
-
-
-def _described(
-    name: str, question: dict[str, Any], splits: dict[str, list[dict[str, Any]]]
-) -> dict[str, Any]:
     from datasets import Dataset, DatasetDict  # slow to import
 
-    data = DatasetDict({split: Dataset.from_list(rows) for split, rows in splits.items()})
+    data = DatasetDict({split: Dataset.from_list(split_rows) for split, split_rows in rows.items()})
     return {
         "task": name,
         "custom_dataset": lambda **_: data,
@@ -55,40 +68,11 @@ def _described(
     }
 
 
-def _classes(task: Sentences) -> dict[str, Any]:
-    return {
-        "output_type": "multiple_choice",
-        "doc_to_text": "{{texts | join('\n')}}\nclass:",
-        "doc_to_choice": list(task.classes),
-        "doc_to_target": "{{label}}",
-        "metric_list": [{"metric": "acc", "aggregation": "mean", "higher_is_better": True}],
-    }
-
-
-def _targets(task: Pairs) -> dict[str, Any]:
-    return {
-        "output_type": "generate_until",
-        "doc_to_text": "source: {{source}}\ntarget:",
-        "doc_to_target": "{{target}}",
-        "generation_kwargs": {"until": ["\n"], "max_gen_toks": task.config.max_target + 1},
-        "filter_list": [
-            {"name": "none", "filter": [{"function": "remove_whitespace"}, {"function": "take_first"}]}
-        ],
-        "metric_list": [{"metric": "exact_match", "aggregation": "mean", "higher_is_better": True}],
-    }
-
-
-def _splits(task: Sentences) -> dict[str, list[dict[str, Any]]]:
-    return {split: _rows(task, split, task.parsed[split]) for split in ("train", "test")}
-
-
-def _rows(task: Sentences, split: str, parsed: Sequence[Parsed]) -> list[dict[str, Any]]:
+def _labelled_texts(task: Sentences, split: str) -> list[dict[str, object]]:
     """The rows in the order of evaluation: files are often sorted by class, and a limit selects the first."""
+    parsed = task.parsed[split]
     order = permute(stream(split, "order"), np.arange(len(parsed)), len(parsed))
     chosen = [parsed[index] for index in order.tolist()]
-    return [{"texts": list(row.texts), "label": task.class_number(row.target, row.place)} for row in chosen]
-
-
-def _pairs(task: Pairs, split: str, seed: int) -> list[dict[str, str]]:
-    count = task.num_examples(split) or MADE
-    return [pair._asdict() for pair in task.pairs(split, seed, 0, count)]
+    return [
+        {"texts": list(row.texts), "label": task.class_number(row.target, row.location)} for row in chosen
+    ]

@@ -22,7 +22,7 @@ def split_spaces(context: str, continuation: str) -> tuple[str, str]:
     return (context[:-spaces], context[-spaces:] + continuation) if spaces else (context, continuation)
 
 
-class OwnReader:
+class RunReader:
     """Tokenizes texts for models of archbench, with an objective that adds the begin token."""
 
     def __init__(self, saved: LoadedModel) -> None:

@@ -91,6 +91,7 @@ def task_rows(
         examples, kind = results["samples"][name], task.OUTPUT_TYPE
         written, shots = kind == "generate_until", results["n-shot"][name]
         request_notes = _notes(examples, notes, kind)
+        given = [example["arguments"] for example in examples]
         likelihood = scorer.likelihood
         drawn = not written and likelihood.kind == "bound"
         for key, value in results["results"][name].items():
@@ -123,7 +124,7 @@ def task_rows(
                     task_version=str(results["versions"].get(name)),
                     harness=metadata.version("lm_eval"),
                     lossy=sum(note.lossy for note in request_notes),
-                    prompts=_prompts(examples),
+                    prompts=hashlib.sha256(json.dumps(given, default=str).encode()).hexdigest()[:16],
                     model=saved.description,
                 )
             )
@@ -139,11 +140,6 @@ def _notes(examples: Sequence[Mapping[str, Any]], notes: Mapping[Key, Note], kin
         notes[method, *(text for text in arguments if isinstance(text, str))]
         for arguments in request_arguments
     ]
-
-
-def _prompts(examples: Sequence[Mapping[str, Any]]) -> str:
-    request_arguments = [example["arguments"] for example in examples]
-    return hashlib.sha256(json.dumps(request_arguments, default=str).encode()).hexdigest()[:16]
 
 
 def _error(items: Sequence[Any], aggregate: Any) -> float | None:

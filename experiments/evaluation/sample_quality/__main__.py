@@ -22,7 +22,6 @@ if __name__ == "__main__":  # before the imports below: see experiments.config.h
     sys.exit()
 
 import time
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -107,7 +106,8 @@ def sample_quality(cfg: DictConfig) -> None:
             f"{judge.model.capabilities.describe()}"
         )
     override_unmasking(saved, config.filling)
-    rows = [_samples(saved, judge, config, steps) for steps in _steps(saved, config)]
+    unmasks = isinstance(saved.objective, UnmaskingObjective)
+    rows = [_samples(saved, judge, config, steps) for steps in (config.steps if unmasks else [None])]
     real = _real(saved, config)
     if real:
         rows.append(_row(saved, judge, config, real, text="real"))
@@ -127,17 +127,13 @@ def how(saved: LoadedModel, config: SampleQualityConfig) -> str:
     return f"{filling.method}{order}, {drawn}, float64 noise, batches of {config.batch_size}"
 
 
-def _steps(saved: LoadedModel, config: SampleQualityConfig) -> Sequence[int | None]:
-    return list(config.steps) if isinstance(saved.objective, UnmaskingObjective) else [None]
-
-
 def _samples(saved: LoadedModel, judge: LoadedModel, config: SampleQualityConfig, steps: int | None) -> Row:
     """Generate the texts of a row and measure them."""
     if steps is not None:
         assert isinstance(saved.objective, UnmaskingObjective)
         saved.objective.override_unmasking(steps=steps)
-    passes, texts, stop = [0], list[list[int]](), stop_tokens(config.stop, saved.tokenizer)
-    hook = saved.model.embedding.register_forward_hook(_count(passes))
+    passes, texts, stop = list[int](), list[list[int]](), stop_tokens(config.stop, saved.tokenizer)
+    hook = saved.model.embedding.register_forward_hook(lambda *_: passes.append(1))
     prompt, began = saved.prompt(config.prompt), time.perf_counter()
     with inference(saved.model, torch_device(config.device.name), config.device.precision):
         for start in range(0, config.num_samples, config.batch_size):
@@ -157,15 +153,8 @@ def _samples(saved: LoadedModel, judge: LoadedModel, config: SampleQualityConfig
     batches = -(-config.num_samples // config.batch_size)
     trimmed = [text[:-1] if text and text[-1] in stop else text for text in texts]
     return _row(
-        saved, judge, config, trimmed, text="samples", steps=steps, passes=passes[0] / batches, speed=speed
+        saved, judge, config, trimmed, text="samples", steps=steps, passes=len(passes) / batches, speed=speed
     )
-
-
-def _count(passes: list[int]) -> Callable[..., None]:
-    def hook(*_: object) -> None:
-        passes[0] += 1
-
-    return hook
 
 
 def _real(saved: LoadedModel, config: SampleQualityConfig) -> Texts:

@@ -95,15 +95,11 @@ def token_entropy(texts: Sequence[Sequence[int]]) -> tuple[float, float]:
     As in the published evaluations of diffusion models (Zheng et al. 2024, arXiv 2409.02908, section 5).
     Empty texts count as 0.
     """
-    entropies = np.array([_entropy(text) for text in texts])
+    counts = [np.array(list(Counter(text).values()), dtype=np.float64) for text in texts]
+    fractions = [count / count.sum() if len(count) else count for count in counts]
+    entropies = np.array([float(-(fraction * np.log(fraction)).sum()) + 0.0 for fraction in fractions])
     error = entropies.std(ddof=1) / math.sqrt(len(entropies)) if len(entropies) > 1 else math.nan
     return float(entropies.mean()), float(error)
-
-
-def _entropy(text: Sequence[int]) -> float:
-    counts = np.array(list(Counter(text).values()), dtype=np.float64)
-    share = counts / counts.sum() if len(counts) else counts
-    return float(-(share * np.log(share)).sum()) + 0.0
 
 
 def distinct(texts: Sequence[Sequence[int]], order: int) -> float:

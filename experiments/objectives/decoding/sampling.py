@@ -62,23 +62,19 @@ class Constraints:
         """Return the scores of the next token, -inf where it may not be; ``prompts`` are the decoder's."""
         scores_RV = scores_RV.clone()
         for scores_V, prompt, generated in zip(scores_RV, prompts, written, strict=True):
-            self._apply(scores_V, [*prompt, *generated], len(generated), max_tokens, stop)
+            tokens, new = [*prompt, *generated], len(generated)
+            scores_V[list(_repeating(tokens, self.no_repeat_ngram_size))] = -torch.inf
+            if len(tokens) < self.min_length or new < self.min_new_tokens:
+                scores_V[list(stop)] = -torch.inf
+            if self.forced_bos_token_id is not None and len(tokens) == 1:
+                _force(scores_V, (self.forced_bos_token_id,))
+            if self.forced_eos_token_id and new == max_tokens - 1:
+                _force(scores_V, self.forced_eos_token_id)
+            scores_V[list(self.suppress_tokens)] = -torch.inf
+            forced_first = self.forced_bos_token_id is not None and len(prompt) == 1
+            if new == int(forced_first):
+                scores_V[list(self.begin_suppress_tokens)] = -torch.inf
         return scores_RV
-
-    def _apply(
-        self, scores_V: Tensor, tokens: Sequence[int], new: int, max_tokens: int, stop: Collection[int]
-    ) -> None:
-        scores_V[list(_repeating(tokens, self.no_repeat_ngram_size))] = -torch.inf
-        if len(tokens) < self.min_length or new < self.min_new_tokens:
-            scores_V[list(stop)] = -torch.inf
-        if self.forced_bos_token_id is not None and len(tokens) == 1:
-            _force(scores_V, (self.forced_bos_token_id,))
-        if self.forced_eos_token_id and new == max_tokens - 1:
-            _force(scores_V, self.forced_eos_token_id)
-        scores_V[list(self.suppress_tokens)] = -torch.inf
-        forced_first = self.forced_bos_token_id is not None and len(tokens) - new == 1
-        if new == int(forced_first):
-            scores_V[list(self.begin_suppress_tokens)] = -torch.inf
 
 
 def _force(scores_V: Tensor, tokens: Sequence[int]) -> None:
@@ -121,7 +117,7 @@ class SamplingConfig:
             raise ValueError(f"top_k={self.top_k} must be at least 1, or null to keep all tokens")
         for name, value in (("top_p", self.top_p), ("min_p", self.min_p)):
             if value is not None and not 0 < value <= 1:
-                raise ValueError(f"{name}={value} must lie in (0, 1], or be null to keep all tokens")
+                raise ValueError(f"{name}={value} must be in (0, 1], or be null to keep all tokens")
         if self.repetition_penalty <= 0:
             raise ValueError(
                 f"repetition_penalty={self.repetition_penalty} must be positive; 1 changes nothing"
@@ -227,9 +223,11 @@ def generate(
     logits_BV = prefill(model, start)
     steps = make_steps(model, start.state, max_tokens - 1)
     forbidden_V = ~allowed_tokens(vocabulary, stop, logits_BV.device)
-    penalised = sampling.repetition_penalty != 1
-    seen_BV = _seen(start, logits_BV.shape[-1]) if penalised else None
-    prompts = prompt_rows(start) if constraints.any else []
+    prompts, seen_BV = prompt_rows(start), None
+    if sampling.repetition_penalty != 1:
+        seen_BV = torch.zeros_like(logits_BV, dtype=torch.bool)
+        for seen_V, prompt in zip(seen_BV, prompts, strict=True):
+            seen_V[prompt] = True
     while True:
         logits_BV = logits_BV.masked_fill(forbidden_V, -torch.inf)
         if seen_BV is not None:
@@ -261,11 +259,3 @@ def generate(
         if seen_BV is not None:
             seen_BV = seen_BV.scatter(1, token_B[:, None], True)
         logits_BV = steps(token_B)
-
-
-def _seen(start: PrefillState, vocab_size: int) -> Tensor:
-    """Return True (B, V) at the tokens of each prompt."""
-    tokens_BT, valid_BT = start.unread_BT, start.valid_BT
-    count_BV = torch.zeros(len(tokens_BT), vocab_size, device=tokens_BT.device)
-    here_BT = torch.ones_like(tokens_BT) if valid_BT is None else valid_BT
-    return count_BV.scatter_add(1, tokens_BT, here_BT.to(count_BV)) > 0

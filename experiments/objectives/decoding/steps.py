@@ -211,7 +211,7 @@ class StaticDecoder:
         must not outlive the outermost autocast context, which owns them.
         """
         check_room(self.capacity, self.state.length + 1)
-        recurrent = list(_tensors(self.state.layers))
+        recurrent = [leaf for leaf in _leaves(self.state.layers) if isinstance(leaf, Tensor)]  # not caches
         saved = [(tensor, tensor.clone()) for tensor in (self.position_1, *recurrent)]
 
         def restore() -> None:
@@ -257,8 +257,3 @@ def _leaves(value: Any) -> Iterator[Any]:
 
 def _caches(value: Any) -> Iterator[Cache]:
     return (leaf for leaf in _leaves(value) if isinstance(leaf, Cache))
-
-
-def _tensors(value: Any) -> Iterator[Tensor]:
-    """Yield the tensors in the state of layers, without those of caches."""
-    return (leaf for leaf in _leaves(value) if isinstance(leaf, Tensor))

@@ -27,7 +27,7 @@ def read_stops(names: Sequence[str], tokenizer: TextTokenizer) -> Stop:
         if name == "eos":
             tokens |= {*tokenizer.vocabulary.stops}
             continue
-        if isinstance(tokenizer, FolderTokenizer) and not tokenizer.own:
+        if isinstance(tokenizer, FolderTokenizer) and not tokenizer.is_run:
             ids = tokenizer.encode_prompt(name, framed=False)
             # As in the library of these folders, text is looked for in the text: " cat" has "cat" in it.
             is_token = len(ids) == 1 and ids[0] in tokenizer.vocabulary.special

@@ -84,16 +84,16 @@ class BlockDiffusion(MaskedDiffusion):
     def blocks(self, length: int) -> Tensor:
         return torch.arange(length) // self.config.block_length
 
-    def _times(self, rows: int, blocks: int, generator: torch.Generator) -> Tensor:
+    def block_times(self, rows: int, blocks: int, generator: torch.Generator) -> Tensor:
         """Times (B, K). A block of one token is always masked: the same mean as t with weight 1/t."""
         if self.config.block_length == 1:
             return torch.ones(rows, blocks)
-        return super()._times(rows, blocks, generator)
+        return super().block_times(rows, blocks, generator)
 
-    def _view(
+    def noised_view(
         self, batch: Batch, shown_BT: Tensor, masked_BT: Tensor, weight_BT: Tensor, masked_fraction_B: Tensor
     ) -> View:
-        view = super()._view(batch, shown_BT, masked_BT, weight_BT, masked_fraction_B)
+        view = super().noised_view(batch, shown_BT, masked_BT, weight_BT, masked_fraction_B)
         return replace(view, clean_BT=batch.context_BT)
 
     def generate(

@@ -76,7 +76,7 @@ class MaskedDiffusionConfig:
     def __post_init__(self) -> None:
         if not 0 < self.min_time < self.noise.max_time:
             raise ValueError(
-                f"min_time={self.min_time} must lie between 0 and noise.max_time={self.noise.max_time}"
+                f"min_time={self.min_time} must be between 0 and noise.max_time={self.noise.max_time}"
             )
         if self.average not in AVERAGES:
             raise ValueError(f"average={self.average!r} is unknown{nearest(self.average, AVERAGES)}")
@@ -128,18 +128,18 @@ class MaskedDiffusion(UnmaskingObjective):
         batch = self._canvas(batch)
         B, T = batch.tokens_BT.shape
         block_T = self.blocks(T)
-        time_BK = self._times(B, int(block_T[-1]) + 1, generator)
+        time_BK = self.block_times(B, int(block_T[-1]) + 1, generator)
         scored_BT = batch.answer_BT & batch.valid_BT
         masked_fraction_BK = masked_fraction(time_BK, self.noise)
         masked_BT = (torch.rand(B, T, generator=generator) < masked_fraction_BK[:, block_T]) & scored_BT
         weight_BT = masked_BT / inverse_weight(time_BK, self.noise)[:, block_T]
-        view = self._view(batch, batch.tokens_BT, masked_BT, weight_BT, masked_fraction_BK[:, 0])
+        view = self.noised_view(batch, batch.tokens_BT, masked_BT, weight_BT, masked_fraction_BK[:, 0])
         if self.config.average == "tokens":
             return view
         weight_BT = view.weight_BT / view.count_B.clamp_min(1)[:, None]
         return replace(view, weight_BT=weight_BT, count_B=view.count_B.clamp_max(1))
 
-    def _times(self, rows: int, blocks: int, generator: torch.Generator) -> Tensor:
+    def block_times(self, rows: int, blocks: int, generator: torch.Generator) -> Tensor:
         """Times (B, K), spread evenly over all of them: far less variance than independent draws."""
         time_N = draw_times(rows * blocks, self.config.min_time, self.noise, generator)
         if blocks > 1:  # else a block would always have a time from the same part of the range
@@ -150,7 +150,7 @@ class MaskedDiffusion(UnmaskingObjective):
         batch = self._canvas(batch)
         hidden_BT = batch.answer_BT & batch.valid_BT
         everything_B = torch.ones(len(hidden_BT))
-        return self._view(batch, batch.context_BT, hidden_BT, hidden_BT.float(), everything_B)
+        return self.noised_view(batch, batch.context_BT, hidden_BT, hidden_BT.float(), everything_B)
 
     def _canvas(self, batch: Batch) -> Batch:
         """Return the batch; where the targets are texts, answers are padded with end tokens."""
@@ -158,9 +158,10 @@ class MaskedDiffusion(UnmaskingObjective):
             return batch
         return ended_answers(batch, self.task.config.max_target + 1, self.vocabulary)  # type: ignore[attr-defined]
 
-    def _view(
+    def noised_view(
         self, batch: Batch, shown_BT: Tensor, masked_BT: Tensor, weight_BT: Tensor, masked_fraction_B: Tensor
     ) -> View:
+        """Return the view of tokens of which some are masked, in the first block this fraction."""
         return View(
             tokens_BT=shown_BT.masked_fill(masked_BT, self.vocabulary.mask),
             valid_BT=None if batch.valid_BT.all() else batch.valid_BT,
@@ -242,7 +243,7 @@ class MaskedDiffusion(UnmaskingObjective):
                 noised = fixed_count(scored_BT, block_T, generators, part)
             else:
                 noised = by_time(scored_BT, block_T, generators, part, self.noise)
-            view = self._view(batch, batch.tokens_BT, *noised).to(device)
+            view = self.noised_view(batch, batch.tokens_BT, *noised).to(device)
             yield self.nats(view.run(model), view).double(), view.weight_BT.double()
 
     def summarise(self, records: Sequence[Any], split: str) -> list[Metric]:

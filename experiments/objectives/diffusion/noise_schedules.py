@@ -60,7 +60,7 @@ class NoiseConfig:
                 f"noise.sigma_max={self.sigma_max}"
             )
         if not 0 < self.max_time <= 1:
-            raise ValueError(f"noise.max_time={self.max_time} must lie in (0, 1]")
+            raise ValueError(f"noise.max_time={self.max_time} must be in (0, 1]")
 
 
 Schedule = Callable[[Tensor, NoiseConfig], Tensor]
@@ -76,11 +76,6 @@ def inverse_weight(time_X: Tensor, config: NoiseConfig) -> Tensor:
     return SCHEDULES[config.schedule][1](time_X, config)
 
 
-def _geometric_inverse_weight(time_X: Tensor, config: NoiseConfig) -> Tensor:
-    sigma_X = _sigma(time_X, config)
-    return torch.expm1(sigma_X) / (sigma_X * math.log(config.sigma_max / config.sigma_min))
-
-
 def _sigma(time_X: Tensor, config: NoiseConfig) -> Tensor:
     return config.sigma_min ** (1 - time_X) * config.sigma_max**time_X
 
@@ -93,7 +88,10 @@ SCHEDULES: dict[str, tuple[Schedule, Schedule]] = {
         lambda t, c: torch.sin(math.pi / 2 * t),
         lambda t, c: 2 / math.pi * torch.tan(math.pi / 2 * t),
     ),
-    "geometric": (lambda t, c: -torch.expm1(-_sigma(t, c)), _geometric_inverse_weight),
+    "geometric": (
+        lambda t, c: -torch.expm1(-_sigma(t, c)),
+        lambda t, c: torch.expm1(sigma := _sigma(t, c)) / (sigma * math.log(c.sigma_max / c.sigma_min)),
+    ),
     "mdlm_cosine": (
         lambda t, c: 2 * torch.sin(math.pi / 4 * t) ** 2,
         lambda t, c: 2 / math.pi * torch.tan(math.pi / 4 * t),

@@ -47,7 +47,7 @@ def check_pooling(pooling: str) -> None:
 def check_dropout(dropout: float) -> None:
     """Raises ValueError for what is no probability below 1."""
     if not 0 <= dropout < 1:
-        raise ValueError(f"dropout={dropout} must lie in [0, 1)")
+        raise ValueError(f"dropout={dropout} must be in [0, 1)")
 
 
 def pooling_for(pooling: str, capabilities: Capabilities) -> str:

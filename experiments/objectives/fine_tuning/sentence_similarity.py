@@ -135,14 +135,11 @@ def one_text(batch: Batch, segment: int, vocabulary: Vocabulary) -> tuple[Tensor
     for row in range(B):
         mine_T = batch.valid_BT[row] & (batch.segments_BT[row] == segment)
         text = batch.tokens_BT[row][mine_T].tolist()
-        framed = [*vocabulary.begin, *_without(text, frame), *vocabulary.end]
+        # The tokens between those of the pair's frame.
+        inside = [index for index, token in enumerate(text) if token not in frame]
+        text = text[inside[0] : inside[-1] + 1] if inside else []
+        framed = [*vocabulary.begin, *text, *vocabulary.end]
         assert len(framed) <= width, "the task limits each text to half of the tokens"
         tokens_BU[row, : len(framed)] = torch.tensor(framed)
         valid_BU[row, : len(framed)] = True
     return tokens_BU, valid_BU
-
-
-def _without(text: list[int], frame: set[int]) -> list[int]:
-    """The tokens between those of the pair's frame."""
-    inside = [index for index, token in enumerate(text) if token not in frame]
-    return text[inside[0] : inside[-1] + 1] if inside else []

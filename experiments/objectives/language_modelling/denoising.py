@@ -40,7 +40,7 @@ class DenoisingConfig:
 
     def __post_init__(self) -> None:
         if not 0 < self.mask_probability < 1:
-            raise ValueError(f"mask_probability={self.mask_probability} must lie between 0 and 1")
+            raise ValueError(f"mask_probability={self.mask_probability} must be between 0 and 1")
         if self.poisson_lambda < 1:
             raise ValueError(f"poisson_lambda={self.poisson_lambda} must be at least 1")
         if self.pieces < 1 or self.evaluation_samples < 1:

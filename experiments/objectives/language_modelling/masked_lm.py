@@ -47,7 +47,7 @@ class MaskedLMConfig:
 
     def __post_init__(self) -> None:
         if not 0 < self.mask_probability <= 1:
-            raise ValueError(f"mask_probability={self.mask_probability} must lie in (0, 1]")
+            raise ValueError(f"mask_probability={self.mask_probability} must be in (0, 1]")
         if (
             min(self.mask_replace_probability, self.random_replace_probability) < 0
             or self.mask_replace_probability + self.random_replace_probability > 1

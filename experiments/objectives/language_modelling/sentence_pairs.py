@@ -54,7 +54,7 @@ class SentencePairsConfig(MaskedLMConfig):
         if self.question not in QUESTIONS:
             raise ValueError(f"question={self.question!r} is unknown{nearest(self.question, QUESTIONS)}")
         if not 0 <= self.changed_fraction <= 1:
-            raise ValueError(f"changed_fraction={self.changed_fraction} must lie in [0, 1]")
+            raise ValueError(f"changed_fraction={self.changed_fraction} must be in [0, 1]")
         if self.separate_documents:
             raise ValueError("separate_documents=true hides the texts of a pair from each other")
         if self.pair_weight < 0:
@@ -157,22 +157,17 @@ class SentencePairs(MaskedLM):
         framed = self._framed(batch, halves)
         score = super().likelihood_score(model, framed, generators)
         assert score.by_token is not None
-        by_token = self._in_window(batch, framed, score.by_token)
+        # The scores of a pair's symbols, at their positions in the window that was cut in two.
+        from_BF, to_BT = (self._symbols(b) for b in (framed, batch))
+        moved = {}
+        for name, values_BF in vars(score.by_token).items():
+            moved[name] = torch.zeros(to_BT.shape, dtype=torch.float64)
+            moved[name][to_BT] = values_BF[from_BF]
         readout_BC = self._view(pairs, pairs.tokens_BT, pairs.valid_BT).to(device).run(model).readout
         assert readout_BC is not None
         answers = zip(changed_B.tolist(), readout_BC.argmax(-1).tolist(), strict=True)
-        return replace(score, by_token=by_token, records=list(zip(score.records, answers, strict=True)))
-
-    def _in_window(self, batch: Batch, framed: Batch, scores: TokenScores) -> TokenScores:
-        """Return the scores of a pair's symbols at their places in the window that was cut in two."""
-        (from_BF, to_BT) = (self._symbols(b) for b in (framed, batch))
-
-        def moved(values_BF: Tensor) -> Tensor:
-            values_BT = torch.zeros(to_BT.shape, dtype=torch.float64)
-            values_BT[to_BT] = values_BF[from_BF]
-            return values_BT
-
-        return TokenScores(**{name: moved(values_BF) for name, values_BF in vars(scores).items()})
+        records = list(zip(score.records, answers, strict=True))
+        return replace(score, by_token=TokenScores(**moved), records=records)
 
     def summarise(self, records: Sequence[Any], split: str) -> list[Metric]:
         """The pseudo-perplexity, and the share of pairs of which the answer is right."""

@@ -41,7 +41,7 @@ class SpanCorruptionConfig:
 
     def __post_init__(self) -> None:
         if not 0 < self.noise_density < 1:
-            raise ValueError(f"noise_density={self.noise_density} must lie between 0 and 1")
+            raise ValueError(f"noise_density={self.noise_density} must be between 0 and 1")
         if self.mean_noise_span_length < 1 or self.evaluation_samples < 1:
             raise ValueError(
                 f"mean_noise_span_length={self.mean_noise_span_length} and "

@@ -2,8 +2,7 @@
 
 The tasks are those of Delétang et al. 2023, "Neural networks and the Chomsky hierarchy" (arXiv 2207.02098;
 github.com/google-deepmind/neural_networks_chomsky_hierarchy), which trains on lengths 1 to 40 and tests on up
-to 500. ``regular.py``, ``context_free.py`` and ``context_sensitive.py`` hold them by their level in the
-hierarchy.
+to 500. ``regular.py``, ``context_free.py`` and ``context_sensitive.py`` are the levels of the hierarchy.
 
 Shapes: B examples, T tokens, N symbols of a string, M symbols of its answer.
 """
@@ -101,17 +100,14 @@ class Language(Probe):
             context_BT[chosen_B, :length] = 1 + string_BN
             context_BT[chosen_B, length] = self.marker
             tokens_BT[chosen_B, : length + 1] = context_BT[chosen_B, : length + 1]
-            answer_BT[chosen_B, length + 1 : end] = asked_BM = self._asked(answer_BM)
-            tokens_BT[chosen_B, length + 1 : end] = np.where(asked_BM, 1 + answer_BM, FILLER)
+            scored_BM = np.ones(answer_BM.shape, dtype=bool)
+            if self.config.as_published and END in self.alphabet:  # up to the first end symbol
+                ends_BM = answer_BM == self.alphabet.index(END)
+                scored_BM = ends_BM.cumsum(1) - ends_BM == 0
+            answer_BT[chosen_B, length + 1 : end] = scored_BM
+            tokens_BT[chosen_B, length + 1 : end] = np.where(scored_BM, 1 + answer_BM, FILLER)
             valid_BT[chosen_B, :end] = True
         return batch_of(tokens_BT, context_BT, answer_BT, valid_BT)
-
-    def _asked(self, answer_BM: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """True for the symbols of answers that are scored."""
-        if not self.config.as_published or END not in self.alphabet:
-            return np.ones(answer_BM.shape, dtype=bool)
-        ends_BM = answer_BM == self.alphabet.index(END)
-        return ends_BM.cumsum(1) - ends_BM == 0
 
     def solve(self, context: Sequence[int], positions: Sequence[int]) -> list[int]:
         text = "".join(self.alphabet[token - 1] for token in context[: positions[0] - 1])

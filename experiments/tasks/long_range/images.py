@@ -66,12 +66,13 @@ class Images(Task):
         images: dict[str, list[NDArray[np.uint8]]] = {split: [] for split in SPLITS}
         names: dict[str, list[str]] = {split: [] for split in SPLITS}
         shape: tuple[int, ...] | None = None
-        for split, row in _digits(config) if config.source == config.made else _read(config):
+        columns = [config.image_column, config.label_column]
+        for split, row in _digits(config) if config.source == config.made else read_rows(config, columns):
             image_HW = _grey(row, config.image_column)
             shape = shape or image_HW.shape
             if image_HW.shape != shape:
                 raise DataError(
-                    f"{row.place}: {image_HW.shape[0]} by {image_HW.shape[1]} pixels, the first image has "
+                    f"{row.location}: {image_HW.shape[0]} by {image_HW.shape[1]} pixels, the first image has "
                     f"{shape[0]} by {shape[1]}: bring all images to one size"
                 )
             images[split].append(image_HW.ravel())
@@ -128,8 +129,11 @@ class Images(Task):
         return digest.hexdigest()[:16]
 
     def references(self) -> list[Reference]:
-        counts_C = np.bincount(self._label_N["train"])
-        majority = int(counts_C.argmax())
+        train_NP, label_N = self._image_NP["train"], self._label_N["train"]
+        majority = int(np.bincount(label_N).argmax())
+        mean_CP = np.stack([train_NP[label_N == c].mean(0) for c in range(len(self.classes))])
+        # |x - m|^2 without |x|^2, which is the same for every class.
+        distance_NC = (mean_CP**2).sum(1) - 2 * self._image_NP["test"].astype(np.float64) @ mean_CP.T
         return [
             Reference(
                 name="majority",
@@ -140,17 +144,10 @@ class Images(Task):
             Reference(
                 name="nearest mean",
                 metric=self.metric,
-                value=self._nearest_mean(),
+                value=float((distance_NC.argmin(1) == self._label_N["test"]).mean()),
                 note="the class whose mean training image is nearest, pixel by pixel: no order is needed",
             ),
         ]
-
-    def _nearest_mean(self) -> float:
-        train_NP, label_N = self._image_NP["train"], self._label_N["train"]
-        mean_CP = np.stack([train_NP[label_N == c].mean(0) for c in range(len(self.classes))])
-        # |x - m|^2 without |x|^2, which is the same for every class.
-        distance_NC = (mean_CP**2).sum(1) - 2 * self._image_NP["test"].astype(np.float64) @ mean_CP.T
-        return float((distance_NC.argmin(1) == self._label_N["test"]).mean())
 
 
 def _digits(config: ImagesConfig) -> Iterator[tuple[str, Row]]:
@@ -165,10 +162,6 @@ def _digits(config: ImagesConfig) -> Iterator[tuple[str, Row]]:
         yield split, Row(f"digit {i}", {config.image_column: image_HW, config.label_column: str(label_N[i])})
 
 
-def _read(config: ImagesConfig) -> Iterator[tuple[str, Row]]:
-    return read_rows(config, [config.image_column, config.label_column])
-
-
 def _grey(row: Row, column: str) -> NDArray[np.uint8]:
     """Brightness of an image (H, W), 0 to 255; colours by ITU-R 601, as in Long Range Arena."""
     value: Any = value_in(row, column, "image_column")
@@ -176,9 +169,9 @@ def _grey(row: Row, column: str) -> NDArray[np.uint8]:
         try:
             value = Image.open(io.BytesIO(value["bytes"]))
         except UnidentifiedImageError:
-            raise DataError(f"{row.place}: column '{column}' holds bytes that are no image") from None
+            raise DataError(f"{row.location}: column '{column}' holds bytes that are no image") from None
     if isinstance(value, Image.Image):
         return np.asarray(value.convert("L"))
     if isinstance(value, np.ndarray) and value.ndim == 2:
         return value
-    raise DataError(f"{row.place}: column '{column}' holds {type(value).__name__}, not an image")
+    raise DataError(f"{row.location}: column '{column}' holds {type(value).__name__}, not an image")

@@ -67,7 +67,7 @@ class ListOpsConfig(GeneratedConfig):
         super().__post_init__()
         if not 2 <= self.max_depth <= MOST_DEPTH or self.max_args < 2:
             raise ValueError(
-                f"max_depth={self.max_depth} must lie in 2 to {MOST_DEPTH}, and max_args={self.max_args} be "
+                f"max_depth={self.max_depth} must be from 2 to {MOST_DEPTH}, and max_args={self.max_args} be "
                 "2 or more"
             )
         if not 0 <= self.min_length < self.sequence_length - 4:
@@ -162,9 +162,12 @@ class ListOps(Probe):
     @cached_property
     def _shallow(self) -> dict[str, float]:
         """Test accuracy of solvers that read only a few tokens."""
-        (train, train_value), (test, test_value) = (
-            _split(self.batch(split, 0, 0, count)) for split, count in (("train", _FIT), ("test", _SCORED))
-        )
+        rows = {
+            split: self.batch(split, 0, 0, count).tokens_BT.tolist()
+            for split, count in (("train", _FIT), ("test", _SCORED))
+        }
+        train, test = ([[t for t in row[:-1] if t != _BLANK] for row in split] for split in rows.values())
+        train_value, test_value = ([row[-1] for row in split] for split in rows.values())
         majority = Counter(train_value).most_common(1)[0][0]
         by_first = {
             operator: Counter(
@@ -227,12 +230,6 @@ def _written(levels: Sequence[_Level], tree: int) -> tuple[list[int], int]:
 
     value = write(0)
     return tokens, value
-
-
-def _split(batch: Batch) -> tuple[list[list[int]], list[int]]:
-    """Expressions without blanks, and values."""
-    rows = batch.tokens_BT.tolist()
-    return [[token for token in row[:-1] if token != _BLANK] for row in rows], [row[-1] for row in rows]
 
 
 def evaluate(tokens: Sequence[int], levels: int | None = None) -> int:

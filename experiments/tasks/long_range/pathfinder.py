@@ -3,7 +3,7 @@
 Linsley et al. 2018 (arXiv 1805.08315), with the parameters of Long Range Arena (Tay et al. 2020, arXiv
 2011.04006, ``lra_benchmarks/data/pathfinder.py``). Each image has two long curves and shorter ones that
 distract. A dot marks an end of a long curve; another the other end of the same curve (label 1) or of the
-other one (label 0). ``curves.py`` grows them, ``curve_drawing.py`` draws them.
+other one (label 0). ``pathfinder_curves.py`` grows them.
 
 A token is a pixel's brightness, 0 to 255, row by row; the answer is last.
 
@@ -125,9 +125,12 @@ class Pathfinder(Generated):
     @cached_property
     def _by_distance(self) -> float:
         """Test accuracy of the best threshold on the distance between the dots."""
-        (near_N, label_N), (test_N, truth_N) = (
-            self._distances(split, count) for split, count in (("train", _FIT), ("test", _SCORED))
-        )
+        measured = []
+        for split, count in (("train", _FIT), ("test", _SCORED)):
+            pair, _, label_B = self.scenes(split, 0, np.arange(count))
+            ends_BE2 = dots(pair, label_B)
+            measured.append((np.linalg.norm(ends_BE2[:, 0] - ends_BE2[:, 1], axis=1), label_B))
+        (near_N, label_N), (test_N, truth_N) = measured
         candidates = [
             (((near_N < limit) == (label_N == near_label)).mean(), limit, near_label)
             for limit in np.quantile(near_N, np.linspace(0, 1, 41))
@@ -135,11 +138,6 @@ class Pathfinder(Generated):
         ]
         _, limit, near_label = max(candidates)
         return float(((test_N < limit) == (truth_N == near_label)).mean())
-
-    def _distances(self, split: str, count: int) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-        pair, _, label_B = self.scenes(split, 0, np.arange(count))
-        ends_BE2 = dots(pair, label_B)
-        return np.linalg.norm(ends_BE2[:, 0] - ends_BE2[:, 1], axis=1), label_B
 
     def references(self) -> list[Reference]:
         return [

@@ -63,7 +63,7 @@ class NeedleConfig:
         if self.num_needles < 2:
             raise ValueError(f"num_needles={self.num_needles} must be 2 or more; use kind=single for one")
         if self.depth is not None and not 0 <= self.depth <= 1:
-            raise ValueError(f"depth={self.depth} must lie in [0, 1], or be null")
+            raise ValueError(f"depth={self.depth} must be in [0, 1], or be null")
         if self.num_sentinels < 0:
             raise ValueError(f"num_sentinels={self.num_sentinels} must not be negative")
 
@@ -111,9 +111,15 @@ class Needle(Task):
             return uniform(stream(seed, split, f"needle {name}"), index_B, slots)
 
         begin_B = (draw("haystack", 1)[:, 0] * (len(hay_N) - self._hay)).astype(np.int64)
-        key_BM, value_BM = (
-            _distinct(draw(name, num_needles + 1), base) for name, base in (("keys", 26), ("values", 10))
-        )
+        # Different integers below base ** 5: each is drawn from a separate interval of the ring of all
+        # values, which the last draw rotates, so that each is uniform over all values.
+        different = []
+        for name, base in (("keys", 26), ("values", 10)):
+            size, drawn_BX = base**_WIDTH, draw(name, num_needles + 1)
+            interval_M = np.arange(num_needles) * size // num_needles
+            within_BM = (drawn_BX[:, :-1] * (size // num_needles)).astype(np.int64)
+            different.append((interval_M + within_BM + (drawn_BX[:, -1:] * size).astype(np.int64)) % size)
+        key_BM, value_BM = different
         depth_BM = draw("depths", num_needles)
         tokens_BT = np.empty((count, self.sequence_length), dtype=np.int64)
         answer_BT = np.zeros(tokens_BT.shape, dtype=bool)
@@ -202,18 +208,6 @@ class Needle(Task):
             ),
             Reference(name="chance", metric=self.metric, value=chance, note="any digit, or any letter"),
         ]
-
-
-def _distinct(drawn_BX: NDArray[np.float64], base: int) -> NDArray[np.int64]:
-    """Integers below ``base ** 5``, one fewer for each example than drawn, all different.
-
-    Each is drawn from a separate interval of the ring of all values, which the last draw rotates, so that
-    each is uniform over all values.
-    """
-    size, count = base**_WIDTH, drawn_BX.shape[1] - 1
-    begin_M = np.arange(count) * size // count
-    within_BM = (drawn_BX[:, :-1] * (size // count)).astype(np.int64)
-    return (begin_M + within_BM + (drawn_BX[:, -1:] * size).astype(np.int64)) % size
 
 
 def _spelled(value: int, digits: str) -> str:

@@ -117,17 +117,25 @@ def shallow_scores(task: Task) -> dict[str, float]:
     guesses["token at a distance"] = _distance(train, test)
     if train.num_symbols <= COUNTED:
         guesses["bag of tokens"] = _bag(train, test)
-        train_key, test_key = (_bag_key(answers) for answers in (train, test))
+        # A hash of the index of the answer and of how often each symbol occurs, regardless of the order.
+        weight_V = np.random.default_rng(0).integers(1, 2**40, train.num_symbols)
+        train_key, test_key = (
+            (answers.counts_EV.astype(np.int64) @ weight_V)[answers.row_N] * 1009 + answers.order_N
+            for answers in (train, test)
+        )
         guesses["same bag of tokens"] = _table(train, test, train_key, test_key, guesses["bag of tokens"])
     scores = {name: test.score(guess_N == test.truth_N) for name, guess_N in guesses.items()}
-    return scores | {"random token shown": test.score(_shown(train, test))}
+    # The chance that a visible token is right, drawn from those that are ever an answer.
+    counts_EV = test.counts_EV * np.isin(np.arange(test.num_symbols), train.truth_N)
+    right_N = counts_EV[test.row_N, test.truth_N] / np.maximum(counts_EV.sum(1)[test.row_N], 1)
+    return scores | {"random token shown": test.score(right_N)}
 
 
 def best_reference(scores: dict[str, float], metric: str, items: int) -> Reference:
     """Return the reference line of the best baseline of ``items`` examples, the other ones in its note."""
     names = sorted(scores, key=lambda name: -scores[name])
     others = ", ".join(f"{name} {scores[name]:.3f}" for name in names[1:])
-    note = f"the best of the shallow baselines, fitted on the training split; the others: {others}"
+    note = f"the best of the shallow baselines, fitted on the training split; the other ones: {others}"
     return Reference(
         name=f"shallow: {names[0]}", metric=metric, value=scores[names[0]], note=note, items=items
     )
@@ -184,17 +192,3 @@ def _bag(train: Answers, test: Answers) -> NDArray[np.int64]:
     log_CV = np.log(counts_CV / counts_CV.sum(1, keepdims=True))
     score_EC = test.counts_EV @ log_CV.T + np.log(np.bincount(class_N))
     return classes_C[score_EC.argmax(1)][test.row_N]
-
-
-def _bag_key(answers: Answers) -> NDArray[np.int64]:
-    """A hash of the index of the answer and of how often each symbol occurs, regardless of the order."""
-    weight_V = np.random.default_rng(0).integers(1, 2**40, answers.num_symbols)
-    return (answers.counts_EV.astype(np.int64) @ weight_V)[answers.row_N] * 1009 + answers.order_N
-
-
-def _shown(train: Answers, test: Answers) -> NDArray[np.float64]:
-    """The chance that a visible token is right, drawn from those that are ever an answer."""
-    possible_V = np.isin(np.arange(test.num_symbols), train.truth_N)
-    counts_EV = test.counts_EV * possible_V
-    right_N = counts_EV[test.row_N, test.truth_N]
-    return right_N / np.maximum(counts_EV.sum(1)[test.row_N], 1)

@@ -37,7 +37,7 @@ class CompositionalRecallConfig(GeneratedConfig):
         super().__post_init__()
         check_positive(self, "power")
         if self.side < 2:
-            raise ValueError(f"side={self.side} must be at least 2: with one key, the other says it all")
+            raise ValueError(f"side={self.side} must be at least 2: with 1, either key is enough")
         check_room(self.sequence_length, 3 * self.side**2, self.side**2, 2)
         if self.num_symbols // 3 < self.side**2:
             raise ValueError(f"num_symbols={self.num_symbols} must be at least {3 * self.side**2}")

@@ -55,7 +55,7 @@ class InContextRecallConfig(GeneratedConfig):
             )
         if not 0 <= self.noise < 1 or (self.noise > 0) != (self.num_noise_symbols > 0):
             raise ValueError(
-                f"noise={self.noise} must lie in [0, 1), and be above 0 exactly where "
+                f"noise={self.noise} must be in [0, 1), and be above 0 exactly where "
                 f"num_noise_symbols={self.num_noise_symbols} is"
             )
 

@@ -34,7 +34,7 @@ from experiments.tasks.task import Batch, Task
 class Parsed(NamedTuple):
     """A row as the task reads it."""
 
-    place: str
+    location: str
     texts: Sequence[str]
     """The text, or both texts of a pair, or the tokens of a sentence."""
     target: Any

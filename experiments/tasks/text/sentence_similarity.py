@@ -88,20 +88,20 @@ class SentenceSimilarity(Labelled):
     def parse(self, row: Row) -> Parsed:
         c = self.config
         texts = [
-            text_of_row(row.values, c.text_column, row.place, "task.text_column"),
-            text_of_row(row.values, c.pair_column, row.place, "task.pair_column"),
+            text_of_row(row.values, c.text_column, row.location, "task.text_column"),
+            text_of_row(row.values, c.pair_column, row.location, "task.pair_column"),
         ]
         value = value_in(row, c.score_column, "score_column")
         try:
             score = float(value) / c.max_score
         except (TypeError, ValueError):
-            raise DataError(f"{row.place}: score {value!r} is not a number: mend the row") from None
+            raise DataError(f"{row.location}: score {value!r} is not a number: mend the row") from None
         if not 0 <= score <= 1:
             raise DataError(
-                f"{row.place}: score {value} lies outside 0 to {c.max_score:g}: set task.max_score, or mend "
+                f"{row.location}: score {value} is outside 0 to {c.max_score:g}: set task.max_score, or mend "
                 "the row"
             )
-        return Parsed(row.place, texts, score)
+        return Parsed(row.location, texts, score)
 
     def find_classes(self, train: Sequence[Parsed]) -> Sequence[str]:
         return ()
@@ -113,7 +113,8 @@ class SentenceSimilarity(Labelled):
 
     def references(self) -> list[Reference]:
         test = self.parsed["test"]
-        overlaps_N = np.array([_overlap(*row.texts) for row in test])
+        words = [[set(text.lower().split()) for text in row.texts] for row in test]
+        overlaps_N = np.array([len(a & b) / max(1, len(a | b)) for a, b in words])  # Jaccard indices
         scores_N = np.array([row.target for row in test])
         return [
             Reference(
@@ -134,9 +135,3 @@ def _invented_words() -> list[tuple[str, str]]:
         words["".join(letters)] = None
     unique = list(words)
     return list(zip(unique[::2], unique[1::2], strict=True))
-
-
-def _overlap(text: str, other_text: str) -> float:
-    """Jaccard index of the sets of words."""
-    words, other_words = set(text.lower().split()), set(other_text.lower().split())
-    return len(words & other_words) / max(1, len(words | other_words))

@@ -91,16 +91,16 @@ class Sentences(Labelled):
 
     def parse(self, row: Row) -> Parsed:
         c = self.config
-        texts = [text_of_row(row.values, c.text_column, row.place, "task.text_column")]
+        texts = [text_of_row(row.values, c.text_column, row.location, "task.text_column")]
         if c.pair_column is not None:
-            texts.append(text_of_row(row.values, c.pair_column, row.place, "task.pair_column"))
+            texts.append(text_of_row(row.values, c.pair_column, row.location, "task.pair_column"))
         label = value_in(row, c.label_column, "label_column")
         if not isinstance(label, str | int) or label == -1:
             raise DataError(
-                f"{row.place}: column '{c.label_column}' holds {label!r}, not the name or number of a class "
+                f"{row.location}: column '{c.label_column}' has {label!r}, not the name or number of a class "
                 "(-1 is the hub's sign of a hidden one): use rows with labels"
             )
-        return Parsed(row.place, texts, str(label))
+        return Parsed(row.location, texts, str(label))
 
     def find_classes(self, train: Sequence[Parsed]) -> Sequence[str]:
         return sorted({row.target for row in train})
@@ -108,7 +108,7 @@ class Sentences(Labelled):
     def encode(self, parsed: Parsed) -> list[Example]:
         parts = [self.tokenizer.encode(text) for text in parsed.texts]
         tokens, segments = self.frame(cut_longer(parts, self.sequence_length - self.framing(len(parts))))
-        return [Example(tokens, segments, label=self.class_number(parsed.target, parsed.place))]
+        return [Example(tokens, segments, label=self.class_number(parsed.target, parsed.location))]
 
     def references(self) -> list[Reference]:
         majority = Counter(row.target for row in self.parsed["train"]).most_common(1)[0][0]

@@ -80,7 +80,7 @@ class TextConfig(CorpusConfig):
                 raise ValueError(f"stride={self.stride!r} must be a number of tokens, {HALF}, or null")
         elif self.stride is not None and not 1 <= self.stride <= self.sequence_length:
             raise ValueError(
-                f"stride={self.stride} must lie in 1 to sequence_length={self.sequence_length}, "
+                f"stride={self.stride} must be from 1 to sequence_length={self.sequence_length}, "
                 f"or be {HALF}, or null"
             )
         if self.test_words is not None and self.test_words < 1:
@@ -119,10 +119,13 @@ class Text(Task):
         if split == "train":
             return batch
         scored_BT = np.arange(self.sequence_length) >= (reached_B - begin_B)[:, None]
+        ends_N = self._ends(split)
+        # By document, or by passage where there is a single document or ends of documents are unknown.
+        cluster_B = np.searchsorted(ends_N, reached_B) if len(ends_N) > 1 else reached_B // PASSAGE
         return replace(
             batch,
             answer_BT=torch.from_numpy(scored_BT),
-            cluster_B=torch.from_numpy(self._cluster(split, reached_B)),
+            cluster_B=torch.from_numpy(cluster_B),
         )
 
     def window_texts(self, split: str, seed: int, start: int, count: int) -> list[bytes]:
@@ -163,15 +166,9 @@ class Text(Task):
         reached_B = np.where(window_B > 0, (window_B - 1) * self.stride + self.sequence_length, 0)
         return begin_B, reached_B
 
-    def _cluster(self, split: str, place_N: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the index of the document, or of the passage, that tokens of a held-out split belong to."""
-        if len(self._ends(split)) > 1:
-            return np.searchsorted(self._ends(split), place_N)
-        return place_N // PASSAGE  # a single document, or unknown ends of documents
-
     @cache  # noqa: B019 - a task lives as long as its process
     def _ends(self, split: str) -> NDArray[np.int64]:
-        """Return the places of the end tokens of a split."""
+        """Return the positions of the end tokens of a split."""
         return np.flatnonzero(self._streams[split].tokens_N == self.vocabulary.eos)
 
     def clustered_by(self, split: str) -> str:
@@ -200,7 +197,7 @@ class Text(Task):
             row, column = np.argwhere(tokens_BT.numpy() == largest)[0]
             raise DataError(
                 f"{self._file.folder / split}.bin: token {place_BT[row, column]} is {largest}, the "
-                f"vocabulary has {self.vocabulary.size}: delete the folder and run again to prepare it anew"
+                f"vocabulary has {self.vocabulary.size}: delete the folder and run again to prepare it"
             )
         everywhere_BT = torch.ones_like(tokens_BT, dtype=torch.bool)
         return Batch(
@@ -235,9 +232,17 @@ class Text(Task):
 
     def references(self) -> list[Reference]:
         values, of = self._file.meta["references"], ""
-        if self.config.train_tokens is not None:
-            values, of = self._references(), f", {len(self._streams['train']):,} training tokens"
         counts = self._file.meta["splits"]["test"]
+        if self.config.train_tokens is not None:  # of the part of the training text that is used
+            train, test = self._streams["train"], self._streams["test"]
+            train_count_V, test_count_V = (
+                np.bincount(part.tokens_N, minlength=self.vocabulary.size) for part in (train, test)
+            )
+            values = {
+                "unigram": unigram_bits_per_byte(train_count_V, test_count_V, counts["bytes"]),
+                "xz": xz_reference(train, test),
+            }
+            of = f", {len(train):,} training tokens"
         return [
             Reference(
                 name=UNIFORM,
@@ -258,16 +263,6 @@ class Text(Task):
                 note="xz -9e on the test text after the training text (at most 8 MB of each)",
             ),
         ]
-
-    def _references(self) -> dict[str, float]:
-        """The reference lines of a part of the training text."""
-        train, test = self._streams["train"], self._streams["test"]
-        size, test_bytes = self.vocabulary.size, self._file.meta["splits"]["test"]["bytes"]
-        train_count_V, test_count_V = (np.bincount(x.tokens_N, minlength=size) for x in (train, test))
-        return {
-            "unigram": unigram_bits_per_byte(train_count_V, test_count_V, test_bytes),
-            "xz": xz_reference(train, test),
-        }
 
     def words_per_byte(self, split: str) -> float:
         """Words of a split over its bytes; ``test_words`` of the test split, where that is set."""

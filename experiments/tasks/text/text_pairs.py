@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import ClassVar, NamedTuple
 
@@ -99,14 +99,13 @@ class Pairs(Task):
         self.metric = config.metric
         self.sequence_length = config.max_source + config.max_target + 2
         self._rows = None if config.source == "phrases" else _read(config)
-        self.tokenizer = train_tokenizer(config.tokenizer, config.num_sentinels, self._training_texts())
+        # A tokenizer that is not learned leaves these texts unread.
+        index = np.arange(LEARNED_PHRASES)
+        pairs = iter(_phrase_pairs("train", 0, index) if self._rows is None else self._rows["train"])
+        train_texts = (text for pair in pairs for text in pair)
+        self.tokenizer = train_tokenizer(config.tokenizer, config.num_sentinels, train_texts)
         self.vocabulary = self.tokenizer.vocabulary
         self._lossy = {split: self._count_lossy(split) for split in ("validation", "test")}
-
-    def _training_texts(self) -> Iterator[str]:
-        index = np.arange(LEARNED_PHRASES)
-        pairs = _phrase_pairs("train", 0, index) if self._rows is None else self._rows["train"]
-        return (text for pair in pairs for text in pair)
 
     def _count_lossy(self, split: str) -> int:
         """Return how many targets of a split the tokenizer loses text of.
@@ -137,11 +136,7 @@ class Pairs(Task):
 
     @property
     def note(self) -> str | None:
-        splits = {
-            split: {"documents": self._held_out(split), "lossy": lossy}
-            for split, lossy in self._lossy.items()
-        }
-        return lossy_note(splits)
+        return lossy_note({split: (lossy, self._held_out(split)) for split, lossy in self._lossy.items()})
 
     def pairs(self, split: str, seed: int, start: int, count: int) -> list[Pair]:
         """Pairs ``start .. start + count`` as texts: a pure function of its arguments."""
@@ -232,7 +227,9 @@ def _read(config: PairsConfig) -> dict[str, list[Pair]]:
     pairs_of: dict[str, list[Pair]] = {split: [] for split in SPLITS}
     columns = {key: getattr(config, key) for key in ("source_column", "target_column")}
     for split, row in read_rows(config, list(columns.values())):
-        texts = [text_of_row(row.values, column, row.place, f"task.{key}") for key, column in columns.items()]
+        texts = [
+            text_of_row(row.values, column, row.location, f"task.{key}") for key, column in columns.items()
+        ]
         pairs_of[split].append(Pair(*texts))
     for split, pairs in pairs_of.items():
         if not pairs:

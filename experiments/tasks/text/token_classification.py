@@ -90,8 +90,8 @@ class Tags(Labelled):
         words = _strings(row, c.tokens_column, "tokens_column")
         tags = _strings(row, c.tags_column, "tags_column")
         if len(words) != len(tags):
-            raise DataError(f"{row.place}: {len(words)} words and {len(tags)} tags: mend the row")
-        return Parsed(row.place, words, tags)
+            raise DataError(f"{row.location}: {len(words)} words and {len(tags)} tags: mend the row")
+        return Parsed(row.location, words, tags)
 
     def find_classes(self, train: Sequence[Parsed]) -> Sequence[str]:
         return sorted({tag for row in train for tag in row.target})
@@ -105,7 +105,7 @@ class Tags(Labelled):
                 pieces.append(([], []))
             text, tags = pieces[-1]
             text += tokens
-            tags.append((len(text) - 1 + begin, self.class_number(tag, parsed.place)))
+            tags.append((len(text) - 1 + begin, self.class_number(tag, parsed.location)))
         examples = []
         for text, tags in pieces:
             framed, segments = self.frame([text])
@@ -124,11 +124,18 @@ class Tags(Labelled):
             [seen[w].most_common(1)[0][0] if w in seen else usual for w in row.texts]
             for row in self.parsed["test"]
         ]
+        if self.metric == "entity_f1":
+            pairs = [(entities(a), entities(b)) for a, b in zip(true, guessed, strict=True)]
+            total = sum(len(a) + len(b) for a, b in pairs)
+            value = 2 * sum(len(a & b) for a, b in pairs) / total if total else 0.0
+        else:
+            flat = [np.array([tag for tags in rows for tag in tags]) for rows in (true, guessed)]
+            value = float((flat[0] == flat[1]).mean())
         return [
             Reference(
                 name="most frequent tag",
                 metric=self.metric,
-                value=_entity_f1(true, guessed) if self.metric == "entity_f1" else _accuracy(true, guessed),
+                value=value,
                 note=f"each word's most frequent tag in training, '{usual}' for words not seen there",
             )
         ]
@@ -139,10 +146,10 @@ def _strings(row: Row, column: str, key: str) -> Sequence[str]:
     values: Any = value_in(row, column, key)
     if not isinstance(values, list | tuple) or not values:
         raise DataError(
-            f"{row.place}: column '{column}' is not a list of words: mend the row, or set task.{key}"
+            f"{row.location}: column '{column}' is not a list of words: mend the row, or set task.{key}"
         )
     if any(value is None or value == "" or value == -1 for value in values):
-        raise DataError(f"{row.place}: column '{column}' has gaps: mend the row, or use a split with tags")
+        raise DataError(f"{row.location}: column '{column}' has gaps: mend the row, or use a split with tags")
     return [str(value) for value in values]
 
 
@@ -159,21 +166,6 @@ def _sentence(rng: np.random.Generator) -> tuple[list[str], list[str]]:
             words.append("".join(letters).capitalize())
             tags.append(f"{'I' if i else 'B'}-{part}")
     return words, tags
-
-
-def _entity_f1(true: Sequence[Sequence[str]], guessed: Sequence[Sequence[str]]) -> float:
-    pairs = [(entities(a), entities(b)) for a, b in zip(true, guessed, strict=True)]
-    total = sum(len(a) + len(b) for a, b in pairs)
-    return 2 * sum(len(a & b) for a, b in pairs) / total if total else 0.0
-
-
-def _accuracy(true: Sequence[Sequence[str]], guessed: Sequence[Sequence[str]]) -> float:
-    right = [
-        a == b
-        for row, guessed_row in zip(true, guessed, strict=True)
-        for a, b in zip(row, guessed_row, strict=True)
-    ]
-    return float(np.mean(right))
 
 
 _TAG = re.compile(r"O|[BIES]-.+")

@@ -111,19 +111,17 @@ class Phrase(NamedTuple):
 
 def phrases(seed: int, split: str, index_B: NDArray[np.int64]) -> list[Phrase]:
     """Phrases ``index_B`` of a split: each a pure function of seed, split and index."""
-    rows = bits(stream(seed, split, "phrases"), index_B, 11)
-    return [_phrase([int(word) for word in row]) for row in rows]
-
-
-def _phrase(draws: list[int]) -> Phrase:
-    """A phrase from eleven random 64-bit integers, every choice equally likely."""
-    return Phrase(
-        subject=_noun_phrase(draws[0:4]),
-        verb=_pick(VERBS, draws[4]),
-        past=_pick((False, True), draws[5]),
-        object=_noun_phrase(draws[6:10]),
-        adverb=_pick(tuple(ADVERBS), draws[10]),
-    )
+    # Eleven random 64-bit integers for each phrase; every choice is equally likely.
+    return [
+        Phrase(
+            subject=_noun_phrase(draws[0:4]),
+            verb=_pick(VERBS, draws[4]),
+            past=_pick((False, True), draws[5]),
+            object=_noun_phrase(draws[6:10]),
+            adverb=_pick(tuple(ADVERBS), draws[10]),
+        )
+        for draws in bits(stream(seed, split, "phrases"), index_B, 11).tolist()
+    ]
 
 
 def _noun_phrase(draws: list[int]) -> NounPhrase:

@@ -73,7 +73,7 @@ def test_conll_files_are_sentences(tmp_path):
         {"tokens": ("EU", "rejects"), "tags": ("B-ORG", "O")},
         {"tokens": ("Peter", "Blackburn"), "tags": ("B-PER", "I-PER")},
     ]
-    assert rows[1].place.endswith("ner.conll, line 7")
+    assert rows[1].location.endswith("ner.conll, line 7")
     path.write_text("EU B-ORG\nrejects\n")
     with pytest.raises(DataError, match="line 2: a word without a tag"):
         list(read_rows(RowsConfig(source="files", paths=[str(path)]), []))

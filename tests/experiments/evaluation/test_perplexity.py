@@ -135,5 +135,5 @@ def test_what_only_reading_from_left_to_right_can_say_is_refused_elsewhere(
         found(runs["encoder"], tmp_path, "examples=4", "stretches=2")
     with pytest.raises(ConfigError, match=r"recall: .* set recall=false"):
         found(runs["encoder"], tmp_path, "examples=4", "recall=true")
-    with pytest.raises(ConfigError, match="stretches=33 must lie in 1 to 32"):
+    with pytest.raises(ConfigError, match="stretches=33 must be from 1 to 32"):
         found(runs["decoder"], tmp_path, "examples=4", "stretches=33")

@@ -52,8 +52,8 @@ def test_it_is_that_of_the_recipe(name: str, window: int, stride: int, tmp_path:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("window=81",), "window=81 must lie in 2 to 80"),
-        (("stride=90",), "stride=90 must lie in 1 to window=80"),
+        (("window=81",), "window=81 must be from 2 to 80"),
+        (("stride=90",), "stride=90 must be from 1 to window=80"),
         (("task=text",), "text and task are given"),
     ],
 )

@@ -16,7 +16,7 @@ def test_special_tokens_follow_the_symbols_and_none_shares_an_id():
 
 @pytest.mark.parametrize("index", [-1, 3])
 def test_a_sentinel_that_does_not_exist_is_refused(index):
-    with pytest.raises(ValueError, match=f"sentinel {index} asked for, 3 exist"):
+    with pytest.raises(ValueError, match=f"sentinel {index} requested, 3 exist"):
         Vocabulary(num_symbols=10, num_sentinels=3).sentinel(index)
 
 

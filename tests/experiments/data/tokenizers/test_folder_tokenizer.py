@@ -192,7 +192,7 @@ def test_a_folder_that_names_no_end_is_refused(tmp_path: Path) -> None:
     ("settings", "message"),
     [
         ({"kind": "folder"}, "path=None with task.tokenizer.kind=folder"),
-        ({"kind": "bytes", "path": "somewhere"}, "no other kind takes one"),
+        ({"kind": "bytes", "path": "somewhere"}, "no other takes one"),
         ({"kind": "folder", "path": "x", "normalization": ["nfc"]}, "leave it"),
     ],
 )

@@ -303,7 +303,7 @@ def test_texts_are_those_of_greedy_generation(
     with pytest.raises(DataError, match=r"generation_kwargs.typical_p of a task is unknown here"):
         model.generate_until([asked("generate_until", "The ", {"max_gen_toks": 4, "typical_p": 0.5})])
     wrong = {"max_gen_toks": 4, "do_sample": True, "top_p": 2.0}
-    with pytest.raises(DataError, match=r"top_p=2\.0 must lie in"):
+    with pytest.raises(DataError, match=r"top_p=2\.0 must be in"):
         model.generate_until([asked("generate_until", "The ", wrong)])
 
 
@@ -331,7 +331,7 @@ def test_an_encoder_decoder_answers_but_is_not_asked_about_whole_texts(tasks: Pa
     )
     choice, written = evaluate(saved, settings(tasks, tasks, "choice", "written"))
     assert (choice.likelihood, written.likelihood) == ("exact", None)
-    with pytest.raises(ConfigError, match="tasks: bits asks for the likelihood of whole texts"):
+    with pytest.raises(ConfigError, match="tasks: bits needs the likelihood of complete texts"):
         evaluate(saved, settings(tasks, tasks, "bits"))
 
 

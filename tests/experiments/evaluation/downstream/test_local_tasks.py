@@ -11,7 +11,7 @@ from experiments.config.schema import DeviceConfig
 from experiments.data.tokenizers.tokenizer import ByteTokenizer, TokenizerConfig
 from experiments.evaluation.downstream.__main__ import DownstreamConfig, evaluate
 from experiments.evaluation.downstream.lm_eval_model import HarnessModel
-from experiments.evaluation.downstream.local_tasks import own_task
+from experiments.evaluation.downstream.local_tasks import local_task
 from experiments.evaluation.downstream.results import Row
 from experiments.objectives.language_modelling.causal_lm import CausalLM, CausalLMConfig
 from experiments.run.load_model import LoadedModel, Prompts
@@ -53,7 +53,7 @@ def prompts(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 def rows_of(saved: LoadedModel, task: Task, **changes: int) -> list[Row]:
     config = DownstreamConfig(run="toy", device=DeviceConfig(name="cpu"), **changes)  # type: ignore[arg-type]
-    return evaluate(saved, config, [own_task("own", task, config.seed)])
+    return evaluate(saved, config, [local_task("own", task, config.seed)])
 
 
 def films(folder: Path, split: str, count: int) -> Path:
@@ -106,4 +106,4 @@ def test_targets_are_written_behind_solved_pairs(saved: LoadedModel, prompts: li
 
 def test_other_tasks_are_refused_with_what_takes_them() -> None:
     with pytest.raises(ConfigError, match=r"task=recall: .* use archbench evaluate for other tasks"):
-        own_task("recall", commands.task(*commands.RECALL), 0)
+        local_task("recall", commands.task(*commands.RECALL), 0)

@@ -96,7 +96,7 @@ def test_tokens_are_drawn_with_their_probability(temperature: float) -> None:
     [
         ({"temperature": -1.0}, "temperature=-1.0 must be 0"),
         ({"top_k": 0}, "top_k=0 must be at least 1"),
-        ({"top_p": 0.0}, r"top_p=0.0 must lie in \(0, 1\]"),
+        ({"top_p": 0.0}, r"top_p=0.0 must be in \(0, 1\]"),
         ({"min_p": 1.5}, "min_p=1.5"),
         ({"repetition_penalty": 0.0}, "repetition_penalty=0.0 must be positive"),
     ],

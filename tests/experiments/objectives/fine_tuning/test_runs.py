@@ -122,8 +122,11 @@ def test_two_texts_cost_two_passes(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("task=tags", "objective=sequence_classification"), "asks for tags.*Tasks for this.*: sentences"),
-        (("backbone=encoder", "task=sentences", "objective=masked_lm"), "the task asks for classes"),
+        (
+            ("task=tags", "objective=sequence_classification"),
+            "task has tags.*Tasks for this.*: sentences",
+        ),
+        (("backbone=encoder", "task=sentences", "objective=masked_lm"), "the task has classes"),
         (("backbone=encoder", "task=recall", "objective=sentence_pairs"), "no text to cut in two.*text"),
         (("backbone=encoder_decoder", "task=tags", "objective=token_classification"), "needs a causal or"),
         (("backbone=mamba", "task=text", "objective=sentence_pairs"), "needs a bidirectional"),

@@ -123,7 +123,7 @@ def test_what_does_not_fit_is_refused():
     for settings, message in (
         ({"kind": "multikey"}, "did you mean 'multi_key'"),
         ({"num_needles": 1}, "num_needles=1 must be 2 or more"),
-        ({"depth": 1.5}, r"depth=1.5 must lie in \[0, 1\]"),
+        ({"depth": 1.5}, r"depth=1.5 must be in \[0, 1\]"),
     ):
         with pytest.raises(ValueError, match=message):
             NeedleConfig(**settings)

@@ -88,7 +88,7 @@ def test_the_table_is_a_permutation_that_all_splits_share_and_its_seed_decides()
     [
         (InContextRecallConfig, {"sequence_length": 7}, "sequence_length=7 must be even and at least 4"),
         (InContextRecallConfig, {"num_symbols": 3}, "must leave 4 or more"),
-        (InContextRecallConfig, {"noise": 0.2}, "noise=0.2 must lie in .* num_noise_symbols=0 is"),
+        (InContextRecallConfig, {"noise": 0.2}, "noise=0.2 must be in .* num_noise_symbols=0 is"),
         (
             FuzzyRecallConfig,
             {"longest_motif": 8},

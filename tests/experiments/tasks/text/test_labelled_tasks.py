@@ -195,7 +195,7 @@ def test_scores_are_scaled_and_each_text_has_half_of_the_room(tmp_path):
     batch = task.batch("test", 0, 0, 4)
     assert sorted(batch.label_B.tolist()) == pytest.approx([0, 0.5, 0.8, 1])
     assert batch.tokens_BT[0, :12].tolist() == [BOS, *[97] * 8, EOS, 98, EOS]
-    with pytest.raises(DataError, match=r"score 5\.0 lies outside 0 to 1: set task.max_score"):
+    with pytest.raises(DataError, match=r"score 5\.0 is outside 0 to 1: set task.max_score"):
         SentenceSimilarity(SentenceSimilarityConfig(**settings))
 
 
@@ -238,8 +238,8 @@ def test_the_names_of_the_default_are_only_told_by_their_surroundings(made):
 @pytest.mark.parametrize(
     ("name", "rows", "message"),
     [
-        ("sentences", [{"text": "a", "label": -1}], "holds -1, not the name or number of a class"),
-        ("sentences", [{"text": "a", "label": 0.5}], "holds 0.5"),
+        ("sentences", [{"text": "a", "label": -1}], "has -1, not the name or number of a class"),
+        ("sentences", [{"text": "a", "label": 0.5}], "has 0.5"),
         ("sentences", [{"text": "a", "label": 0}], "has 1 class: classification takes two or more"),
         ("sentences", [{"txt": "a", "label": 0}], "no column 'text'; did you mean 'txt'.*task.text_column"),
         ("sentences", [{"text": "a"}], "no column 'label'.*Set task.label_column"),

@@ -270,8 +270,8 @@ def test_words_are_counted_alike_in_pieces(folder, text, monkeypatch):
 
 def test_a_stride_or_words_that_cannot_be_are_refused():
     for settings, message in (
-        ({"stride": 0}, "stride=0 must lie in 1 to sequence_length=256"),
-        ({"stride": 300}, "stride=300 must lie in 1 to"),
+        ({"stride": 0}, "stride=0 must be from 1 to sequence_length=256"),
+        ({"stride": 300}, "stride=300 must be from 1 to"),
         ({"stride": "third"}, "stride='third' must be a number of tokens, half, or null"),
         ({"test_words": 0}, "test_words=0 must be at least 1"),
     ):
