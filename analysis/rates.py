@@ -45,7 +45,7 @@ from analysis.stats.learning_rates.settings_grid import GROUP, grid_table
 from analysis.stats.warnings import condition_warnings
 from analysis.tables.text import WIDTH
 from experiments.config.options import run_command
-from experiments.config.studies import typed_command
+from experiments.config.study import typed_command
 from experiments.runtime.child_processes import run_python
 from experiments.runtime.console import plural
 

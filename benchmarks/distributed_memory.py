@@ -92,7 +92,7 @@ def work(overrides: list[str]) -> dict[str, float]:
     from omegaconf import OmegaConf
 
     import experiments.run.run as execution
-    from experiments.config.folder import CONF
+    from experiments.config import CONF
     from experiments.config.sections import read_sections
     from experiments.run.settings import read_settings
     from experiments.training.evaluator import Evaluator

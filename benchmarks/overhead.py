@@ -37,7 +37,7 @@ from hydra.core.hydra_config import HydraConfig
 from machine import Page, add_outputs, as_markdown, machine_line, read_arguments, settle
 from omegaconf import OmegaConf
 
-from experiments.config.folder import CONF
+from experiments.config import CONF
 from experiments.config.schema import TrainerConfig
 from experiments.config.sections import read_sections
 from experiments.objectives.objective import View

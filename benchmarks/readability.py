@@ -125,7 +125,7 @@ def read_extended(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the values of a YAML file, and those that it extends."""
     from omegaconf import OmegaConf
 
-    from experiments.config.dataclass_defaults import config_defaults
+    from experiments.config.yaml_files import config_defaults
 
     own: Any = OmegaConf.to_container(OmegaConf.load(path))
     parents = [name.partition("@")[0] for name in own.pop("defaults", []) if isinstance(name, str)]

@@ -11,7 +11,7 @@ from pathlib import Path
 import hydra
 from omegaconf import OmegaConf
 
-from experiments.config.folder import CONF
+from experiments.config import CONF
 from experiments.config.structured import component
 from experiments.run.plan import build_task
 from experiments.tasks.long_range import listops, pathfinder

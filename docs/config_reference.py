@@ -17,7 +17,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from experiments.cli import COMMANDS
-from experiments.config.folder import CONF
+from experiments.config import CONF
 from experiments.config.options import field_docs
 from experiments.config.sections import Sections
 from experiments.tracking.frame_columns import Json, columns

@@ -27,8 +27,7 @@ from omegaconf import DictConfig
 
 from experiments.config.hydra_app import start
 from experiments.config.options import take_options
-from experiments.config.sections import read_sections
-from experiments.config.size_target import AXIS_UNITS
+from experiments.config.sections import AXIS_UNITS, read_sections
 from experiments.run.live_view import Planned, watch
 from experiments.runtime.console import count, plural
 from experiments.runtime.errors import CheckpointError, ConfigError, RunError

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from experiments.config.studies import typed_command
+from experiments.config.study import typed_command
 from experiments.runtime.errors import RunError
 from slurm.allocation import Allocation, minutes
 from slurm.cluster import CLUSTER, ClusterConfig

@@ -17,8 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from experiments.config.command_line import plain_value
-from experiments.config.options import failed, shows_help, split_words
+from experiments.config.options import failed, plain_value, shows_help, split_words
 from experiments.prepare import PrepareConfig
 from experiments.runtime.errors import ConfigError, RunError
 from experiments.runtime.secrets import guard_streams, redact

@@ -23,7 +23,7 @@ from omegaconf import DictConfig, OmegaConf
 from experiments.config.hydra_app import start
 from experiments.config.options import failed, shows_help, split_words
 from experiments.config.sections import read_sections
-from experiments.config.studies import study_command
+from experiments.config.study import study_command
 from experiments.run.skipped_cells import RequestedCell
 from experiments.runtime.console import plural
 from experiments.runtime.errors import ConfigError, RunError

@@ -5,7 +5,7 @@ import functools
 from omegaconf import OmegaConf
 
 from architectures.backbone import Backbone
-from experiments.config.folder import CONF
+from experiments.config import CONF
 from experiments.config.structured import load_class
 
 _YAMLS = {path.stem: OmegaConf.load(path) for path in sorted((CONF / "backbone").glob("*.yaml"))}

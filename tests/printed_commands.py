@@ -17,7 +17,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from analysis.track.rules import read_track
 from experiments.cli import MODULES, find_command
-from experiments.config.folder import CONF
+from experiments.config import CONF
 from experiments.config.options import typed_words
 from slurm import prepare, submit
 from tests import ROOT

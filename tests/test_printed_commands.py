@@ -23,7 +23,7 @@ from analysis.track.results import scored_runs
 from analysis.track.rules import read_track
 from analysis.track.runs import sweep
 from experiments.cli import MODULES
-from experiments.config.studies import study_words
+from experiments.config.study import study_words
 from experiments.run.summary import summary
 from experiments.run.tuned_rates import read_rates
 from experiments.runtime.errors import ConfigError
@@ -48,7 +48,7 @@ NO_POINTS = pd.DataFrame(columns=["path", "kind", "step", "tokens", "flops", "se
 
 
 INTRODUCED = (
-    "experiments/cli.py", "experiments/config/studies.py", "conf/config.yaml", "docs/reference/commands.md",
+    "experiments/cli.py", "experiments/config/study.py", "conf/config.yaml", "docs/reference/commands.md",
 )  # fmt: skip
 """Where the form with Python's module is introduced, or read in old records."""
 

@@ -19,7 +19,7 @@ from analysis.load.cache import CURVE, read_runs
 from analysis.load.joined_studies import join_studies
 from analysis.load.run_record import NUMBERS
 from architectures.nearest_name import nearest_name
-from experiments.config.studies import study_words, train_command
+from experiments.config.study import study_words, train_command
 from experiments.runtime.errors import nearest, nearest_folder
 from experiments.tracking.study_folders import StudyFolders
 

@@ -18,7 +18,7 @@ from analysis.stats.text_slices import run_slices
 from analysis.stats.verdicts.family import MIN_SEEDS
 from analysis.stats.versus_baseline import with_differences
 from analysis.tables.headings import study_name, untested
-from experiments.config.studies import study_command, train_command, train_words, typed_command
+from experiments.config.study import study_command, train_command, train_words, typed_command
 from experiments.runtime.console import plural
 
 FITTED = 4

@@ -34,7 +34,7 @@ from analysis.track.results import carried_over, held_out, history, score_table,
 from analysis.track.rules import Track, read_track
 from analysis.track.runs import listed, missing, show_plan, sweep, train
 from analysis.track.tuning import write_rates
-from experiments.config.folder import CONF
+from experiments.config import CONF
 from experiments.config.options import run_command
 
 DOCS = CONF.parent / "docs" / "tracks"

@@ -17,7 +17,7 @@ import pandas as pd
 from analysis.load.study import load_history, load_study
 from analysis.stats.targets.steps_to_loss import validation_curve
 from analysis.track.rules import Track
-from experiments.config.folder import CONF
+from experiments.config import CONF
 from experiments.tracking.results_frame import read_results
 
 KEY = ["study", "cell", "digest", "seed"]

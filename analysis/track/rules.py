@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from experiments.config.folder import CONF
+from experiments.config import CONF
 from experiments.config.structured import typed
 from experiments.config.study import WorkloadConfig
 from experiments.runtime.errors import nearest

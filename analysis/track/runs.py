@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import pandas as pd
 
 from analysis.track.rules import Track
-from experiments.config.studies import typed_command
+from experiments.config.study import typed_command
 from experiments.runtime.child_processes import run_python
 from experiments.runtime.run_status import FINAL
 

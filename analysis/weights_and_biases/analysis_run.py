@@ -19,7 +19,7 @@ from analysis.report.page import Findings
 from analysis.stats.comparisons import comparisons
 from analysis.stats.versus_baseline import with_differences
 from analysis.stats.warnings import study_warnings
-from experiments.config.tracking import TrackingConfig
+from experiments.config.schema import TrackingConfig
 from experiments.runtime.atomic_io import write_json
 from experiments.runtime.json_state import read_mark
 from experiments.runtime.secrets import redact

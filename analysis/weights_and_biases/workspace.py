@@ -18,7 +18,7 @@ from wandb_workspaces import expr
 
 from analysis.stats.arms import TASK_SCALE
 from analysis.tables.text import render_markdown
-from experiments.config.studies import study_command
+from experiments.config.study import study_command
 
 CURVE_AXES = {
     "progress/tokens": "training tokens",

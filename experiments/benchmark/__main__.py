@@ -32,8 +32,7 @@ from experiments.benchmark.grid import Benchmark
 from experiments.benchmark.results import append, check_file, render
 from experiments.benchmark.subprocess_runner import measure
 from experiments.config.schema import DeviceConfig, ScaleConfig
-from experiments.config.sections import plain_tree
-from experiments.config.size_target import with_target
+from experiments.config.sections import plain_tree, with_target
 from experiments.config.structured import component, typed
 from experiments.objectives.objective import Objective
 from experiments.runtime.errors import ConfigError, OutOfMemoryError, RunError

@@ -1,1 +1,6 @@
-"""The sections of a configuration as typed dataclasses, and how Hydra is started."""
+"""The configuration: its sections as typed dataclasses, its YAML files, and the start of Hydra."""
+
+from pathlib import Path
+
+CONF = Path(__file__).resolve().parents[2] / "conf"
+"""The folder of YAML files."""

@@ -1,4 +1,4 @@
-"""The digest of a run: what of its configuration decides the result, hashed."""
+"""The digest of a run: a hash of the settings that decide its result."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ RESULT_TRAINER = (
 def result_settings(resolved: dict[str, Any], unused: Collection[str] = ()) -> dict[str, Any]:
     """Return the settings of a configuration that decide a run's result.
 
-    Options that are off, null or false, are left out: one that is added to the code later, off by default,
-    does not change the digests of stored runs. The seed and the weights that training starts from are left
-    out as well: the caller adds the weights' fingerprint.
+    Options that are null or false are left out, so that a new option that is off by default does not change
+    the digests of stored runs. The seed and the initial weights are left out, too: the caller adds the
+    fingerprint of the weights.
 
     Args:
         resolved: the configuration.
         unused: sections of the backbone that this model does not use (``BackboneConfig.unused_sections``).
     """
-    beside = ("seed", "runs", "tracking", "study", "names", "parallel", "init_from", "continue_from")
-    kept = {k: v for k, v in resolved.items() if k not in beside}
+    excluded = ("seed", "runs", "tracking", "study", "names", "parallel", "init_from", "continue_from")
+    kept = {k: v for k, v in resolved.items() if k not in excluded}
     kept["backbone"] = {k: v for k, v in kept["backbone"].items() if k not in unused}
     kept["task"] = {k: v for k, v in kept["task"].items() if k != "cache_dir"}
     kept["device"] = {"precision": kept["device"]["precision"]}

@@ -1,4 +1,4 @@
-"""Hands the configurations of a sweep, composed to check it, on to the launcher instead of composing anew."""
+"""Pass the configurations of a sweep, which were composed to check them, to the launcher."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ from hydra.types import HydraContext
 from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 
 MOST = 200
-"""Configurations that are kept, since one takes some hundred kilobytes."""
+"""Maximum number of stored configurations, since each needs some hundred kilobytes."""
 SEED = re.compile(r"\bseed=(\d+)")
 
 
-def without_seed(words: Sequence[str]) -> tuple[str, ...]:
-    """Return the words of a cell with the seed left open: the rest is composed alike for every seed."""
-    return tuple("seed" if SEED.fullmatch(word) else word for word in words)
+def without_seed(overrides: Sequence[str]) -> tuple[str, ...]:
+    """Return the overrides of a run without the value of the seed, which composing does not depend on."""
+    return tuple("seed" if SEED.fullmatch(override) else override for override in overrides)
 
 
 class HandedOn:
-    """Stands in for Hydra's loader of configurations in a launcher that runs the cells in this process.
+    """Replaces Hydra's loader of configurations in a launcher that executes the runs in this process.
 
-    Composing a cell takes a fifth of a second. So it is composed once for all seeds.
+    Composing a configuration takes a fifth of a second, so it is composed once for all seeds.
     """
 
     def __init__(self, sweeper: Sweeper) -> None:
-        # Hydra loads its plugins anew when it starts: imported before, it would be another class.
+        # Hydra reloads its plugins when it starts: imported earlier, it would be another class.
         from hydra._internal.core_plugins.basic_launcher import BasicLauncher
 
-        self._kept: dict[tuple[str, ...], DictConfig] = {}
+        self._composed: dict[tuple[str, ...], DictConfig] = {}
         launcher = getattr(sweeper, "launcher", None)
         self._used = isinstance(launcher, BasicLauncher)
-        """Launchers that start other processes would send them all that is kept; they compose anew."""
+        """False for launchers that start processes: they would send all configurations to each."""
         if self._used:
             assert launcher is not None
             assert sweeper.hydra_context is not None
@@ -44,29 +44,22 @@ class HandedOn:
                 callbacks=sweeper.hydra_context.callbacks,
             )
 
-    def keep(self, words: Sequence[str], cfg: DictConfig) -> None:
-        """Keep the composed configuration of a cell, by its words."""
-        if self._used and len(self._kept) < MOST:
-            self._kept[without_seed(words)] = copy.deepcopy(cfg)
+    def keep(self, overrides: Sequence[str], cfg: DictConfig) -> None:
+        """Store the composed configuration of a run by its overrides."""
+        if self._used and len(self._composed) < MOST:
+            self._composed[without_seed(overrides)] = copy.deepcopy(cfg)
 
     def load_sweep_config(self, master_config: DictConfig, sweep_overrides: Sequence[str]) -> DictConfig:
-        """Return the configuration of a cell, as Hydra's loader does."""
-        kept = self._kept.get(without_seed(sweep_overrides))
-        if kept is None:
-            anew: DictConfig = self._loader.load_sweep_config(master_config, list(sweep_overrides))
-            return anew
-        cfg = copy.deepcopy(kept)
-        for word in sweep_overrides:
-            if (seed := SEED.fullmatch(word)) is not None:
-                _set_seed(cfg, int(seed[1]))
+        """Return the configuration of a run, as Hydra's loader does."""
+        if (composed := self._composed.get(without_seed(sweep_overrides))) is None:
+            cfg: DictConfig = self._loader.load_sweep_config(master_config, list(sweep_overrides))
+            return cfg
+        cfg = copy.deepcopy(composed)
+        for seed in filter(SEED.fullmatch, sweep_overrides):
+            with open_dict(cfg), read_write(cfg.hydra):
+                cfg.seed = int(seed.removeprefix("seed="))
+                overrides = [seed if SEED.fullmatch(text) else text for text in cfg.hydra.overrides.task]
+                cfg.hydra.overrides.task = overrides
+                cfg.hydra.job.override_dirname = SEED.sub(seed, cfg.hydra.job.override_dirname)
         OmegaConf.copy_cache(from_config=master_config, to_config=cfg)  # as Hydra does
         return cfg
-
-
-def _set_seed(cfg: DictConfig, seed: int) -> None:
-    """Make a composed configuration that of another seed, with what Hydra notes about the words."""
-    with open_dict(cfg), read_write(cfg.hydra):
-        cfg.seed = seed
-        words = [f"seed={seed}" if SEED.fullmatch(word) else word for word in cfg.hydra.overrides.task]
-        cfg.hydra.overrides.task = words
-        cfg.hydra.job.override_dirname = SEED.sub(f"seed={seed}", cfg.hydra.job.override_dirname)

@@ -31,18 +31,19 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 import experiments.config.schema  # noqa: F401  # registers what the YAML files extend, and their reader
-from experiments.config.chosen_groups import check_words
-from experiments.config.command_line import at_home, refuse_no_words
-from experiments.config.folder import CONF
+from experiments.config import CONF
 from experiments.config.handed_on import HandedOn, without_seed
-from experiments.config.messages import (
+from experiments.config.hydra_overrides import (
     explain,
     no_option,
+    path_words,
+    quote,
     refuse_other_words_of,
     refuse_unreadable,
     unmatched,
 )
-from experiments.config.path_words import path_words, quote
+from experiments.config.ineffective_overrides import check_words
+from experiments.config.options import at_home, refuse_no_words
 from experiments.runtime.child_processes import (
     asked_to_stop,
     begin_worker,

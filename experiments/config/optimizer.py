@@ -1,7 +1,7 @@
 """Settings that all optimizers share: learning rate, schedule, clipping, muP, average of the weights.
 
-An optimizer is a subclass with settings of its own, which makes the optimizer of a model in ``build``. A YAML
-of ``conf/optimizer`` names it. A schedule is a module with a function ``factor``, by its name in
+An optimizer is a subclass with additional settings, which creates the optimizer of a model in ``build``. A
+YAML in ``conf/optimizer`` names it. A schedule is a module with a function ``factor``, given by its name in
 ``experiments/training/schedules`` or by its dotted path.
 """
 
@@ -26,7 +26,7 @@ class Schedule(Protocol):
     """A module with a schedule of the learning rate."""
 
     SEVERAL_DECAYS: bool
-    """True where ``decay_end_fractions`` may have more than one entry."""
+    """True if ``decay_end_fractions`` may have more than one entry."""
 
     def factor(self, step: int, warmup: int, total: int, config: OptimizerConfig) -> float:
         """Return the learning rate at a step of ``total`` as a fraction of its peak, after the warm-up.
@@ -42,34 +42,34 @@ class Schedule(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class OptimizerConfig:
-    """Settings of every optimizer, and of its schedule; the same family for every arm."""
+    """Settings of every optimizer, and of its schedule."""
 
     learning_rate: float = 3e-3
     """Peak learning rate."""
     weight_decay: float = 0.1
-    """Decay of matrices; norms, biases and what a backbone exempts are not decayed."""
+    """Decay of matrices; norms, biases and parameters that a backbone exempts are not decayed."""
     clip_norm: float | None = 1.0
-    """Gradients are scaled down to this norm. Null leaves them as they are."""
+    """Maximum norm of the gradients; null for no clipping."""
     schedule: str = "cosine"
     """After the warm-up: ``cosine`` or ``linear`` to the end, ``wsd`` (stable, then linear decay),
     ``one_minus_sqrt`` (stable, then a decay by 1 less a square root), ``constant``, or the dotted path of a
-    module of yours."""
+    module of the user."""
     warmup_fraction: float = 0.05
-    """Share of the steps over which the rate rises linearly from zero."""
+    """Fraction of the steps over which the learning rate increases linearly from zero."""
     decay_fraction: float = 0.2
-    """Share of the steps up to the end of a decay over which ``wsd`` and ``one_minus_sqrt`` decay."""
+    """Fraction of the steps over which ``wsd`` and ``one_minus_sqrt`` decay."""
     decay_end_fractions: list[float] = field(default_factory=lambda: [1.0])
-    """Shares of the steps at which ``wsd`` or ``one_minus_sqrt`` has decayed. After each but the last the
-    rate is at its peak again, so that one run gives a decayed model for several budgets (WSD-S: Wen et al.
-    2024, arXiv 2410.05192). A validation is made at each."""
+    """Fractions of the steps at which a decay of ``wsd`` or ``one_minus_sqrt`` ends. After each but the last
+    the learning rate is at its peak again, so that one run gives a decayed model for multiple budgets (WSD-S:
+    Wen et al. 2024, arXiv 2410.05192). The model is validated at each."""
     min_lr_ratio: float = 0.1
-    """Share of the peak rate at the last step."""
+    """Learning rate at the last step, as a fraction of its peak."""
     mup_base_width: int | None = None
-    """Width at which the other settings were chosen: they are transferred to ``backbone.d_model`` by muP
-    (``experiments/training/mup.py``). Null trains every width alike."""
+    """Width at which the other settings were selected: they are transferred to ``backbone.d_model`` by muP
+    (``experiments/training/mup.py``). Null trains every width with the same settings."""
     ema: float | None = None
-    """Decay of a moving average of the weights, such as 0.9999; evaluations and whatever is made of a
-    checkpoint then use the average. It forgets faster in the first steps. Null evaluates the weights."""
+    """Decay of a moving average of the weights, such as 0.9999, which evaluations and users of a checkpoint
+    then use. It is smaller in the first steps. Null evaluates the weights."""
 
     def __post_init__(self) -> None:
         schedule = load_schedule(self.schedule)
@@ -80,31 +80,31 @@ class OptimizerConfig:
         if self.weight_decay < 0:
             raise ValueError(f"weight_decay={self.weight_decay} must not be negative")
         if self.ema is not None and not 0 < self.ema < 1:
-            raise ValueError(f"ema={self.ema} must lie between 0 and 1, or be null")
+            raise ValueError(f"ema={self.ema} must be between 0 and 1, or null")
         if self.mup_base_width is not None and self.mup_base_width < 1:
             raise ValueError(f"mup_base_width={self.mup_base_width} must be positive, or null")
         ends = list(self.decay_end_fractions)
         if not ends or ends[-1] != 1 or ends != sorted(set(ends)) or ends[0] <= 0:
             raise ValueError(
-                f"decay_end_fractions={ends} must be rising shares of the steps, the last of them 1.0"
+                f"decay_end_fractions={ends} must be increasing fractions of the steps, the last of them 1.0"
             )
         if ends != [1.0] and not schedule.SEVERAL_DECAYS:
             raise ValueError(
-                f"decay_end_fractions={ends}: schedule={self.schedule} decays once; schedule=wsd and "
-                "schedule=one_minus_sqrt can do so more often"
+                f"decay_end_fractions={ends}: schedule={self.schedule} decays once; use "
+                "schedule=wsd or schedule=one_minus_sqrt"
             )
         for name in ("warmup_fraction", "decay_fraction", "min_lr_ratio"):
             if not 0 <= getattr(self, name) <= 1:
-                raise ValueError(f"{name}={getattr(self, name)} is a share: it must lie in [0, 1]")
+                raise ValueError(f"{name}={getattr(self, name)} is a fraction: it must be in [0, 1]")
 
     def build(self, model: nn.Module) -> torch.optim.Optimizer:
         """Return the optimizer of a model.
 
-        Its groups are those of ``parameter_groups``, with their ``peak`` and ``numbers``. All that must be
-        saved is tensors in its ``state``, by parameter.
+        Its groups are those of ``parameter_groups``, with their ``peak`` and ``numbers``. Its ``state`` has
+        all values that must be saved, as tensors by parameter.
         """
-        # Not an abstract class: its own defaults are those of the section in the YAML files.
-        raise NotImplementedError(f"{type(self).__name__} makes no optimizer")
+        # Not an abstract class: the YAML files extend the defaults of this class.
+        raise NotImplementedError(f"{type(self).__name__} has no method build")
 
 
 def read_optimizer(section: dict[str, object]) -> OptimizerConfig:
@@ -119,18 +119,18 @@ def read_optimizer(section: dict[str, object]) -> OptimizerConfig:
 def load_schedule(name: str) -> Schedule:
     """Return the module of a schedule. Raises ValueError."""
     if "." not in name:
-        known = sorted(path.stem for path in SCHEDULES.glob("[a-z]*.py"))
-        if name not in known:
-            hint = nearest(name, known)
-            listed = "" if "options: " in hint else f" (of {', '.join(known)})"
+        schedules = sorted(path.stem for path in SCHEDULES.glob("[a-z]*.py"))
+        if name not in schedules:
+            hint = nearest(name, schedules)
+            listed = "" if "options: " in hint else f" (of {', '.join(schedules)})"
             raise ValueError(f"schedule={name!r}{hint}{listed}")
         return cast(Schedule, importlib.import_module(f"experiments.training.schedules.{name}"))
     if not is_own(name.partition(".")[0]):
         raise ValueError(f"schedule={name!r} is not a module of this project or of yours")
     try:
-        found = importlib.import_module(name)
+        module = importlib.import_module(name)
     except ModuleNotFoundError:
         raise ValueError(f"schedule={name!r}: there is no such module; is it on PYTHONPATH?") from None
-    if not hasattr(found, "factor") or not hasattr(found, "SEVERAL_DECAYS"):
+    if not hasattr(module, "factor") or not hasattr(module, "SEVERAL_DECAYS"):
         raise ValueError(f"schedule={name!r}: the module needs a function factor, and SEVERAL_DECAYS")
-    return cast(Schedule, found)
+    return cast(Schedule, module)

@@ -1,7 +1,8 @@
-"""Options of commands: words ``key=value`` and flags, read into a dataclass.
+"""Options of commands: arguments ``key=value`` and flags, read into a dataclass.
 
 A field of type bool is also a flag: ``allow_mixed=true`` or ``--allow-mixed``. Commands that compose a
-configuration have options of their own beside Hydra's words, which ``split_words`` tells apart.
+configuration have options in addition to Hydra's overrides; ``split_words`` separates them. An argument that
+is neither is answered with what to write instead.
 """
 
 from __future__ import annotations
@@ -9,99 +10,59 @@ from __future__ import annotations
 import ast
 import dataclasses
 import inspect
+import re
 import sys
 import textwrap
 import typing
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
 from typing import TypeVar
 
 from architectures.nearest_name import nearest_name
-from experiments.config.command_line import plain_value, refuse_other_words_of_keys
 from experiments.config.structured import typed
 from experiments.runtime.errors import ConfigError, RunError
-from experiments.runtime.secrets import guard_streams, redact
+from experiments.runtime.secrets import guard_streams, redact, refuse_secret
 from experiments.runtime.synonyms import SYNONYMS
 
 Options = TypeVar("Options")
 Prepared = TypeVar("Prepared")
+Nearest = Callable[[str], str | None]
 
 HELP = ("-h", "--help")
 HELP_WIDTH = 100
-
-
-def typed_words(cls: type[Options], words: Sequence[str]) -> Options:
-    """Return words ``KEY=VALUE`` and flags as an instance of a flat dataclass; ``null`` is None.
-
-    Values are taken as they stand, so that a study may be called 1e3, and no bracket needs a partner.
-
-    Raises:
-        ConfigError: there is no such key, or a value is not of its type.
-    """
-    flags = _flags(cls)
-    names = [field.name for field in dataclasses.fields(cls)]  # type: ignore[arg-type]
-    keys = [name for name in names if name not in flags.values()]
-    refuse_other_words_of_keys(words, keys, [*flags, *HELP])
-    values: dict[str, str | None] = {}
-    for word in words:
-        key, _, value = (f"{flags[word]}=true" if word in flags else word).partition("=")
-        if key not in names:
-            close = nearest_name(key, names, SYNONYMS)
-            hint = f"did you mean '{close}='? " if close else ""
-            raise ConfigError(f"'{word}': {hint}the keys are {', '.join([*keys, *flags])}")
-        value = plain_value(key, value)
-        if not value:
-            raise ConfigError(f"'{word}': write {key}=VALUE, or leave {key}= out")
-        if values.get(key, value) != value:
-            raise ConfigError(f"{key} is given twice, as {values[key]} and as {value}: leave one out")
-        values[key] = None if value == "null" else value
-    return typed(cls, values, "")
-
-
-def split_words(cls: type[Options], words: Sequence[str]) -> tuple[Options, list[str]]:
-    """Return the options of a command that takes Hydra's words too, and these words. Raises ConfigError."""
-    names, flags = {field.name for field in dataclasses.fields(cls)}, _flags(cls)  # type: ignore[arg-type]
-    mine = [word for word in words if word in flags or word.partition("=")[0] in names]
-    return typed_words(cls, mine), [word for word in words if word not in mine]
-
-
-def take_options(cls: type[Options], description: str | None = None) -> Options:
-    """Take the options of a command out of ``sys.argv``, and leave Hydra's words there.
-
-    A mistake ends the process. So does ``--help`` where there is a description to print: else it is Hydra's.
-    """
-    if description is not None and shows_help(cls, description, sys.argv[1:]):
-        sys.exit()
-    try:
-        options, sys.argv[1:] = split_words(cls, sys.argv[1:])
-    except ConfigError as error:
-        sys.exit(failed(error))
-    return options
+WRITTEN = ("runs", "out", "output", "to", "cache_dir", "dir", "submitit_folder")
+"""Last parts of keys that name a file or a folder that is written."""
+PATHS = (
+    *WRITTEN, "run", "judge", "include", "init_from", "continue_from", "path", "paths", "validation_paths",
+    "test_paths", "text", "tuned", "frame", "rows", "points", "speed",
+)  # fmt: skip
+"""Last parts of keys whose values are paths."""
 
 
 def run_command(
     description: str | None,
     cls: type[Options],
-    words: Sequence[str],
+    arguments: Sequence[str],
     prepare: Callable[[Options], Prepared],
     publish: Callable[[Prepared], int | None],
 ) -> int:
     """Run a command. A mistake in its arguments is one line on stderr, and nothing is written.
 
     Args:
-        description: what ``--help`` prints before the keys.
+        description: text that ``--help`` prints before the keys.
         cls: the dataclass of its options.
-        words: the command line without the command.
-        prepare: reads whatever the options name.
+        arguments: the command line without the command.
+        prepare: reads what the options name.
         publish: writes and prints what was prepared, and returns the exit code; None for 0.
 
     Returns:
-        The exit code: that of ``publish``; of an error its own, where it has one, else 2.
+        The exit code: that of ``publish``, or that of an error, 2 if the error has none.
     """
     guard_streams()
-    if shows_help(cls, description or "", words):
+    if shows_help(cls, description or "", arguments):
         return 0
     try:
-        prepared = prepare(typed_words(cls, words))
+        prepared = prepare(typed_words(cls, arguments))
     except (ValueError, OSError, RunError) as error:
         return failed(error)
     try:
@@ -116,6 +77,167 @@ def failed(error: Exception) -> int:
     """Print an error in one line, and return its exit code."""
     sys.stderr.write(redact(f"error: {error}\n"))
     return int(getattr(error, "exit_code", ConfigError.exit_code))
+
+
+def take_options(cls: type[Options], description: str | None = None) -> Options:
+    """Remove the options of a command from ``sys.argv``, which then has Hydra's overrides only.
+
+    A mistake ends the process. So does ``--help`` if there is a description; without one, Hydra prints help.
+    """
+    if description is not None and shows_help(cls, description, sys.argv[1:]):
+        sys.exit()
+    try:
+        options, sys.argv[1:] = split_words(cls, sys.argv[1:])
+    except ConfigError as error:
+        sys.exit(failed(error))
+    return options
+
+
+def split_words(cls: type[Options], arguments: Sequence[str]) -> tuple[Options, list[str]]:
+    """Return the options of a command that reads Hydra's overrides, too, and these. Raises ConfigError."""
+    names, flags = {field.name for field in dataclasses.fields(cls)}, _flags(cls)  # type: ignore[arg-type]
+    options = [text for text in arguments if text in flags or text.partition("=")[0] in names]
+    return typed_words(cls, options), [text for text in arguments if text not in options]
+
+
+def typed_words(cls: type[Options], arguments: Sequence[str]) -> Options:
+    """Return arguments ``KEY=VALUE`` and flags as an instance of a flat dataclass; ``null`` is None.
+
+    Values are not parsed, so a study may be called 1e3, and brackets need not be balanced.
+
+    Raises:
+        ConfigError: there is no such key, or a value is not of its type.
+    """
+    flags = _flags(cls)
+    names = [field.name for field in dataclasses.fields(cls)]  # type: ignore[arg-type]
+    keys = [name for name in names if name not in flags.values()]
+    main_key_is_given = not keys or any(text.startswith(f"{keys[0]}=") for text in arguments)
+    refuse_other_words(
+        arguments,
+        options=[*flags, *HELP],
+        key_named=lambda name: nearest_name(name, keys, SYNONYMS),
+        key_of_value=lambda value: None if main_key_is_given else keys[0],
+    )
+    values: dict[str, str | None] = {}
+    for argument in arguments:
+        key, _, value = (f"{flags[argument]}=true" if argument in flags else argument).partition("=")
+        if key not in names:
+            close = nearest_name(key, names, SYNONYMS)
+            hint = f"did you mean '{close}='? " if close else ""
+            raise ConfigError(f"'{argument}': {hint}the keys are {', '.join([*keys, *flags])}")
+        value = plain_value(key, value)
+        if not value:
+            raise ConfigError(f"'{argument}': write {key}=VALUE, or leave {key}= out")
+        if values.get(key, value) != value:
+            raise ConfigError(f"{key} is given twice, as {values[key]} and as {value}: leave one out")
+        values[key] = None if value == "null" else value
+    return typed(cls, values, "")
+
+
+def plain_value(key: str, value: str) -> str:
+    """Return a value as Hydra would read it, for other commands: one level of quotes is removed."""
+    value = at_home(key, value) if key in PATHS else value
+    quoted = re.fullmatch(r"""(['"])(.*)\1""", value, re.DOTALL)
+    return quoted[2] if quoted else value
+
+
+def at_home(key: str, path: str) -> str:
+    """Return a path with the user's home in place of ``~``. Raises ConfigError if the ``~`` is quoted."""
+    if re.match(r"""['"]~(/|['"])""", path):
+        raise ConfigError(f"{key}={path} would name a folder '~'; write $HOME instead of ~")
+    return str(Path(path).expanduser()) if re.match("~(/|$)", path) else path
+
+
+def refuse_no_words(arguments: Sequence[str]) -> None:
+    """Raise ConfigError if no argument chooses a run: the defaults would be run unintentionally."""
+    if all(text.startswith(("-m", "--multirun", "hydra/", "hydra.")) for text in arguments):
+        raise ConfigError(
+            "no run is chosen: name a study, as study=compare, or settings, as backbone=mamba task=recall "
+            "(--help lists what can be chosen)"
+        )
+
+
+def refuse_other_words(
+    arguments: Sequence[str],
+    *,
+    options: Collection[str],
+    key_named: Nearest,
+    key_of_value: Nearest,
+    with_value: Collection[str] = (),
+) -> None:
+    """Raise ConfigError for arguments that are neither KEY=VALUE nor an option, or name a file by a secret.
+
+    Args:
+        arguments: the command line without the command.
+        options: the options, such as ``--wide`` or ``-m``.
+        key_named: returns the key that a name is, or that it probably means.
+        key_of_value: returns the key that an argument without a key is probably the value of.
+        with_value: the options whose value is the next argument.
+    """
+    for argument in arguments:
+        key, _, value = argument.partition("=")
+        if key.rpartition(".")[2] in WRITTEN:
+            refuse_secret(key, value)
+
+    def is_plain(text: str) -> bool:  # neither an option nor KEY=VALUE
+        return bool(text) and not text.startswith("-") and "=" not in text.removeprefix("=")
+
+    rest = iter([*arguments, ""])
+    argument = next(rest)
+    while argument:
+        following = next(rest)
+        name, equals, value = argument.partition("=")
+        has_spaces = following.startswith("=") if not equals else not value and is_plain(following)
+        if has_spaces:
+            value = following.removeprefix("=") or next(rest)
+            raise ConfigError(f"{name} = {value}: write {name}={value}, without spaces around '='")
+        if argument in with_value:
+            following = next(rest)
+        elif argument.startswith("-"):
+            if name not in options:
+                value = following if is_plain(following) else ""
+                raise ConfigError(_unknown_option(argument, value, options, key_named))
+        elif not equals and not argument.startswith("~"):
+            if f"--{argument}" in options:
+                suggestion = f"--{argument}"
+            elif key_named(argument) == argument:
+                suggestion = f"{argument}=VALUE"
+            elif (key := key_of_value(argument)) is not None:
+                suggestion = f"{key}={argument}"
+            else:
+                raise ConfigError(f"'{argument}': settings are written KEY=VALUE")
+            raise ConfigError(f"'{argument}': did you mean {suggestion}?")
+        argument = following
+
+
+def _unknown_option(argument: str, following: str, options: Collection[str], key_named: Nearest) -> str:
+    """Return the message on an option that does not exist, such as ``--seed 0``."""
+    name, equals, value = argument.partition("=")
+    if (key := key_named(name.lstrip("-").replace("-", "_"))) is not None:
+        written = f"{argument} {following}" if following and not equals else argument
+        return f"{written}: settings have no dashes: write {key}={value or following or 'VALUE'}"
+    close = nearest_name(name, [option for option in options if option.startswith("--")], SYNONYMS)
+    return f"{name}: there is no such option{f'; did you mean {close}?' if close else ''}"
+
+
+def shows_help(cls: type, description: str, arguments: Sequence[str]) -> bool:
+    """If help is requested, print the description and a line for each option, and return True.
+
+    A line has the key or flag of the option, its docstring and its default.
+    """
+    if not set(arguments) & set(HELP):
+        return False
+    docs, flags = field_docs(cls), {name: flag for flag, name in _flags(cls).items()}
+    lines = [inspect.cleandoc(description), *["", "keys:"] * bool(docs)]
+    for field in dataclasses.fields(cls):
+        has_default = field.name not in flags and field.default not in ("", None, dataclasses.MISSING)
+        lines += textwrap.wrap(
+            f"{flags.get(field.name, f'{field.name}='):<14}  {docs.get(field.name, '').replace('``', '')}"
+            f"{f' Default: {field.default}.' if has_default else ''}",
+            HELP_WIDTH, initial_indent="  ", subsequent_indent=" " * 18,
+        )  # fmt: skip
+    print("\n".join(lines))
+    return True
 
 
 def field_docs(cls: type) -> dict[str, str]:
@@ -142,25 +264,3 @@ def _flags(cls: type) -> dict[str, str]:
     """Return the flag of each field of type bool, such as ``--dry-run``, and its field."""
     types = typing.get_type_hints(cls)
     return {f"--{name.replace('_', '-')}": name for name, hint in types.items() if hint is bool}
-
-
-def shows_help(cls: type, description: str, words: Sequence[str]) -> bool:
-    """Print what a command does, and its options, if the words ask for it; return False if they do not."""
-    if not set(words) & set(HELP):
-        return False
-    print(_help(cls, description))
-    return True
-
-
-def _help(cls: type, description: str) -> str:
-    """Return a description, then a line for each option: its key or flag, its docstring and its default."""
-    docs, flags = field_docs(cls), {name: flag for flag, name in _flags(cls).items()}
-    lines = [inspect.cleandoc(description), *["", "keys:"] * bool(docs)]
-    for field in dataclasses.fields(cls):
-        shown = field.name not in flags and field.default not in ("", None, dataclasses.MISSING)
-        lines += textwrap.wrap(
-            f"{flags.get(field.name, f'{field.name}='):<14}  {docs.get(field.name, '').replace('``', '')}"
-            f"{f' Default: {field.default}.' if shown else ''}",
-            HELP_WIDTH, initial_indent="  ", subsequent_indent=" " * 18,
-        )  # fmt: skip
-    return "\n".join(lines)

@@ -1,13 +1,19 @@
 """The sections of a composed configuration that belong to the harness, checked without importing torch.
 
 Importing torch takes seconds. A command that trains reads the sections first, so that a mistake is reported
-at once, and hands them to ``experiments.run.settings.read_settings``, which adds what a backbone, an
-objective and a task declare.
+at once, and passes them to ``experiments.run.settings.read_settings``, which adds the settings that a
+backbone, an objective and a task declare.
+
+Some keys of the YAML files are no settings of a run. Of ``scale``, ``targets`` has a size for each axis, one
+of which becomes ``scale.target``; other YAML files read ``heads`` and ``published``. Of ``budget``,
+``tokens_per_parameter`` and ``batch_tokens`` become ``tokens`` and ``batch_size``. A run stores only the
+resulting values.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,19 +22,19 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import InterpolationKeyError, MissingMandatoryValue, OmegaConfBaseException
 
 from experiments.config.optimizer import OptimizerConfig, read_optimizer
-from experiments.config.parallel import ParallelConfig
 from experiments.config.schema import (
+    AXIS_UNITS,
     BudgetConfig,
     DeviceConfig,
     Names,
+    ParallelConfig,
     ScaleConfig,
     Schema,
+    TrackingConfig,
     TrainerConfig,
 )
-from experiments.config.size_target import with_target, with_tokens
-from experiments.config.structured import check_file_name, first_line, typed
+from experiments.config.structured import check_file_name, first_line, typed, whole_number_hint
 from experiments.config.study import StudyConfig
-from experiments.config.tracking import TrackingConfig
 from experiments.runtime.errors import ConfigError, nearest
 from experiments.runtime.secrets import refuse_secret
 
@@ -50,7 +56,7 @@ class Sections:
     runs: Path
     """Folder of all studies."""
     resolved: dict[str, Any]
-    """The whole configuration with every reference filled in, as written to config.yaml."""
+    """The full configuration with every reference resolved, as written to config.yaml."""
 
 
 def read_sections(cfg: DictConfig) -> Sections:
@@ -59,7 +65,7 @@ def read_sections(cfg: DictConfig) -> Sections:
 
 
 def plain_tree(cfg: DictConfig) -> dict[str, Any]:
-    """Return a composed configuration as plain values, every reference filled in. Raises ConfigError."""
+    """Return a composed configuration as plain values, every reference resolved. Raises ConfigError."""
     try:
         resolved = OmegaConf.to_container(cfg, resolve=True, throw_on_missing=True)
     except MissingMandatoryValue as error:
@@ -77,10 +83,16 @@ def plain_tree(cfg: DictConfig) -> dict[str, Any]:
 def read_tree(cfg: DictConfig) -> dict[str, Any]:
     """Return a composed configuration of a run as plain values, completed and checked. Raises ConfigError."""
     tree = plain_tree(cfg)
-    _check_groups(tree)
+    keys = {field.name: field.type for field in dataclasses.fields(Schema)}
+    for key in tree:
+        if key not in keys:
+            raise ConfigError(f"{key}: there is no such key{nearest(key, keys)}")
+    for key, annotation in keys.items():
+        if annotation == "Any" and not isinstance(tree.get(key), dict):
+            raise ConfigError(f"{key}={tree.get(key)} must be a mapping of settings")
     budget = with_tokens(tree["budget"], tree["scale"], tree["task"])
-    unasked = dataclasses.asdict(StudyConfig())
-    study = {key: value for key, value in tree["study"].items() if value != unasked.get(key, ...)}
+    defaults = dataclasses.asdict(StudyConfig())
+    study = {key: value for key, value in tree["study"].items() if value != defaults.get(key, ...)}
     return {**tree, "scale": with_target(tree["scale"]), "budget": budget, "study": study}
 
 
@@ -112,12 +124,91 @@ def parse_sections(tree: dict[str, Any]) -> Sections:
     )
 
 
-def _check_groups(tree: dict[str, Any]) -> None:
-    """The root has the keys of the schema and no others, and every group is a mapping."""
-    known = {f.name: f.type for f in dataclasses.fields(Schema)}
-    for key in tree:
-        if key not in known:
-            raise ConfigError(f"{key}: there is no such key{nearest(key, known)}")
-    for key, kind in known.items():
-        if kind == "Any" and not isinstance(tree.get(key), dict):
-            raise ConfigError(f"{key}={tree.get(key)} must be a mapping of settings")
+def with_target(section: dict[str, Any]) -> dict[str, Any]:
+    """Return the section ``scale`` with ``target``, that of its axis, in place of ``targets``.
+
+    A section without ``targets`` was stored by a run and is returned unchanged. Without a target every width
+    is that of its YAML.
+
+    Raises:
+        ConfigError: there are targets, but none for the axis, or one is no positive whole number.
+    """
+    settings = {key: v for key, v in section.items() if key not in ("targets", "heads", "published")}
+    if "targets" not in section:
+        return settings
+    axis, targets = section.get("axis"), section["targets"] or {}
+    if "target" in section:
+        raise ConfigError(
+            f"scale.target={section['target']}: a target belongs to its axis: write "
+            f"scale.targets.{axis}={section['target']} ({AXIS_UNITS.get(str(axis), 'the axis')})"
+        )
+    if not isinstance(targets, dict):
+        raise ConfigError(f"scale.targets={targets} must name a size for each axis: {{flops: 900000}}")
+    for name in targets:
+        if name not in AXIS_UNITS:
+            raise ConfigError(f"scale.targets.{name}: there is no such axis{nearest(str(name), AXIS_UNITS)}")
+    sizes = {name: _target_size(name, size) for name, size in targets.items() if size is not None}
+    if sizes and axis in AXIS_UNITS and axis not in sizes:
+        raise ConfigError(
+            f"scale.axis={axis}: no target is named for it, only for {', '.join(sorted(sizes))}: choose one "
+            f"of these, or give scale.targets.{axis}, in {AXIS_UNITS[axis]}"
+        )
+    return {**settings, "target": sizes.get(str(axis))}
+
+
+def with_tokens(budget: dict[str, Any], scale: dict[str, Any], task: dict[str, Any]) -> dict[str, Any]:
+    """Return the section ``budget`` with ``tokens`` and ``batch_size`` in place of keys that determine them.
+
+    Args:
+        budget: section in which ``tokens_per_parameter`` may determine ``tokens``, and ``batch_tokens``
+            ``batch_size``.
+        scale: section in which ``targets.total`` is the number of parameters, so that all models of a scale
+            train on equally many tokens.
+        task: section in which ``sequence_length`` divides a batch in tokens, rounded to full sequences.
+
+    Raises:
+        ConfigError: both keys are given, or a value that one depends on is missing or not positive.
+    """
+    completed = dict(budget)
+    if (factor := _take_factor(completed, "tokens_per_parameter", "tokens")) is not None:
+        parameters = (scale.get("targets") or {}).get("total")
+        if parameters is None:
+            raise ConfigError(
+                f"budget.tokens_per_parameter={factor:g}: the scale names no number of parameters: give "
+                "scale.targets.total, or budget.tokens and leave tokens_per_parameter null"
+            )
+        completed["tokens"] = max(1, round(factor * _target_size("total", parameters)))
+    if (tokens := _take_factor(completed, "batch_tokens", "batch_size")) is not None:
+        length = task.get("sequence_length")
+        if not isinstance(length, int) or length < 1:
+            raise ConfigError(
+                f"budget.batch_tokens={tokens:.0f}: the task has no task.sequence_length to divide it by: "
+                "give budget.batch_size and leave batch_tokens null"
+            )
+        completed["batch_size"] = max(1, round(tokens / length))
+    return completed
+
+
+def _take_factor(budget: dict[str, Any], key: str, determined: str) -> float | None:
+    """Remove ``key`` from the budget and return its value, a positive number; None where it is null."""
+    value = budget.pop(key, None)
+    if value is None:
+        return None
+    if budget.get(determined) is not None:
+        raise ConfigError(
+            f"budget.{key}={value} and budget.{determined}={budget[determined]} set the same quantity twice; "
+            f"set budget.{key}=null or budget.{determined}=null"
+        )
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < math.inf:
+        raise ConfigError(f"budget.{key}={value} must be a positive number, or null")
+    return float(value)
+
+
+def _target_size(axis: str, size: Any) -> int:
+    """Return a target as an integer; 3e6 is one, too."""
+    is_number = isinstance(size, int | float) and not isinstance(size, bool)
+    if not is_number or size < 1 or size != int(size):
+        key = f"scale.targets.{axis}"
+        hint = whole_number_hint(key, str(size))
+        raise ConfigError(f"{key}={size} must be a positive whole number, or null{hint}")
+    return int(size)

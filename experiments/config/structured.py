@@ -1,4 +1,4 @@
-"""Turns plain values into typed, checked ones; every mistake is a ConfigError that names its key."""
+"""Convert plain values to instances of dataclasses; each mistake is a ConfigError that names its key."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ import site
 import sys
 import sysconfig
 import typing
-from collections.abc import Sequence
 from pathlib import Path
 from types import UnionType
 from typing import Any, TypeVar
@@ -28,13 +27,27 @@ T = TypeVar("T")
 PROJECT = ("architectures", "experiments")
 """The packages whose classes a configuration may name, wherever they are installed."""
 
-
 LONGEST_NAME = 100
-"""Characters of a name at most: file systems take 255 bytes, and others are made of it."""
+"""Maximum characters of a name: file systems allow 255 bytes, and a folder is named after several of them."""
+
+SWITCHES = ("true", "false", "yes", "no", "on", "off", "0", "1")
+"""Spellings of true and false in YAML files."""
+
+TYPES = {
+    "Integer": "a whole number",
+    "int": "a whole number",
+    "Float": "a number",
+    "float": "a number",
+    "bool": "true or false",
+    "str": "text",
+}
+"""Description of the types in OmegaConf's messages."""
+
+LIST_EXPECTED = "{key}={value} must be a list: write {key}=[{value}]"
 
 
 def check_file_name(key: str, value: str) -> None:
-    """Names become folders, and must not lead out of theirs."""
+    """Raise ConfigError if a value that names a folder is not a safe name, or leads out of its parent."""
     refuse_secret(key, value)
     if len(value) > LONGEST_NAME:
         raise ConfigError(
@@ -48,47 +61,56 @@ def check_file_name(key: str, value: str) -> None:
 
 
 def typed(cls: type[T], values: dict[str, Any], key: str) -> T:
-    """``values`` as an instance of the dataclass ``cls``.
+    """Return ``values`` as an instance of the dataclass ``cls``.
 
-    Raises ConfigError naming ``key``, which is empty at the root.
+    Raises ConfigError, which names ``key``. It is empty at the root.
     """
     assert dataclasses.is_dataclass(cls)
     prefix = f"{key}." if key else ""
     _check_finite(values, key)
-    _check_kinds(cls, values, prefix)
+    _check_types(cls, values, prefix)
     try:
         merged = OmegaConf.merge(_schema(cls), values)
         instance = OmegaConf.to_object(merged)
     except ConfigKeyError as error:
-        # The key may be one of a dataclass inside this one.
-        inside = error.object_type if dataclasses.is_dataclass(error.object_type) else cls
-        names = [f.name for f in dataclasses.fields(inside)]
+        # The key may belong to a dataclass inside this one.
+        owner = error.object_type if dataclasses.is_dataclass(error.object_type) else cls
+        names = [field.name for field in dataclasses.fields(owner)]
         unknown = f"{prefix}{error.full_key or error.key}"
         raise ConfigError(
-            f"{unknown}: {inside.__name__} has no such key{nearest(str(error.key), names)}"
+            f"{unknown}: {owner.__name__} has no such key{nearest(str(error.key), names)}"
         ) from None
     except MissingMandatoryValue as error:
         missing = f"{prefix}{error.full_key}"
         raise ConfigError(f"{missing} has no value: set {missing}=...") from None
     except OmegaConfBaseException as error:
-        where = f"{prefix}{error.full_key}" if error.full_key else key
+        full_key = f"{prefix}{error.full_key}" if error.full_key else key
         if "is not a ListConfig" in str(error):
             value = OmegaConf.select(OmegaConf.create(values), error.full_key or "")
-            raise ConfigError(_no_list(where, value)) from None
-        hint = ""
-        if "converted to Integer" in str(error):
-            value = OmegaConf.select(OmegaConf.create(values), error.full_key or "")
-            hint = whole_number_hint(where, str(value))
-        raise ConfigError(f"{where}: {first_line(error)}{hint}") from None
+            raise ConfigError(LIST_EXPECTED.format(key=full_key, value=value)) from None
+        raise ConfigError(type_message(full_key, error)) from None
     except ValueError as error:
-        named = not key or str(error).startswith(f"{key}.")
-        raise ConfigError(str(error) if named else f"{key}: {error}") from None
-    _check_finite(OmegaConf.to_container(merged), key)  # OmegaConf makes a number of the text "nan"
+        names_key = not key or str(error).startswith(f"{key}.")
+        raise ConfigError(str(error) if names_key else f"{key}: {error}") from None
+    _check_finite(OmegaConf.to_container(merged), key)  # OmegaConf converts the text "nan" to a number
     return instance  # type: ignore[return-value]
 
 
+def type_message(key: str, error: OmegaConfBaseException) -> str:
+    """Return OmegaConf's message on a value of another type as key, value and the expected type."""
+    message = first_line(error)
+    if match := re.fullmatch(r"Incompatible value 'None' for field of type '(int|float|bool|str)'", message):
+        return f"{key}=null must be {TYPES[match[1]]}"
+    if match := re.fullmatch(r"Value '(.*)' of type '\w+' .* converted to (Integer|Float)", message):
+        hint = whole_number_hint(key, match[1]) if match[2] == "Integer" else ""
+        return f"{key}={match[1]} must be {TYPES[match[2]]}{hint}"
+    if message.endswith("is not Optional"):
+        return f"{key}=null: it must have a value"
+    return f"{key}: {message}"
+
+
 def whole_number_hint(key: str, text: str) -> str:
-    """Return what to write where an integer was given as 1e6, 1M, 0-4 or [0, 1]; empty where it is none."""
+    """Return what to write for an integer given as 1e6, 1M, 0-4 or [0, 1]; empty for other text."""
     interval = re.fullmatch(r"(\d{1,9})(?:-|:|\.\.)(\d{1,9})", text)
     if interval and (first := int(interval[1])) < (last := int(interval[2])):
         if last - first < 10:
@@ -96,89 +118,73 @@ def whole_number_hint(key: str, text: str) -> str:
         return f"; for a run of each write -m '{key}=range({first},{last + 1})'"
     if several := re.fullmatch(r"\[?\s*(\d+(?:\s*,\s*\d+)+)\s*\]?", text):
         return f"; for a run of each write -m {key}={several[1].replace(' ', '')}"
-    found = re.fullmatch(r"([\d.]+(?:e\+?\d+)?)([kKmMgGbB]?)", text)
-    if found is None or found[1].count(".") > 1:
+    scaled = re.fullmatch(r"([\d.]+(?:e\+?\d+)?)([kKmMgGbB]?)", text)
+    if scaled is None or scaled[1].count(".") > 1:
         return ""
-    number = float(found[1]) * {"": 1, "k": 1e3, "m": 1e6, "g": 1e9, "b": 1e9}[found[2].lower()]
+    number = float(scaled[1]) * {"": 1, "k": 1e3, "m": 1e6, "g": 1e9, "b": 1e9}[scaled[2].lower()]
     return f"; write {key}={number:.0f}" if number.is_integer() else ""
-
-
-def _no_list(key: str, value: Any) -> str:
-    """Return the message about a value that should be a list."""
-    return f"{key}={value} must be a list: write {key}=[{value}]"
 
 
 @functools.cache
 def _schema(cls: type[Any]) -> DictConfig:
-    """The types of a dataclass, as OmegaConf checks them. Not to be changed: merging makes a copy."""
+    """Return the types of a dataclass, as OmegaConf checks them. Not to be changed: merging makes a copy."""
     schema = OmegaConf.structured(cls)
-    _unlock(schema)
+    # Nodes made from frozen dataclasses are read-only; merging fills them in.
+    nodes = [schema]
+    while nodes:
+        node = nodes.pop()
+        OmegaConf.set_readonly(node, False)
+        inner = [node._get_node(key) for key in node if not OmegaConf.is_missing(node, key)]
+        nodes += [child for child in inner if isinstance(child, DictConfig) and not child._is_none()]
     return schema
 
 
 def _check_finite(value: Any, key: str) -> None:
-    """No setting may be infinite or not a number: it would pass most comparisons."""
+    """Raise ConfigError for a value that is infinite or not a number: it would pass most comparisons."""
     if isinstance(value, float) and not math.isfinite(value):
         raise ConfigError(f"{key}={value} must be a finite number")
     if isinstance(value, dict):
         for name, inner in value.items():
             _check_finite(inner, f"{key}.{name}" if key else name)
     if isinstance(value, list):
-        for place, inner in enumerate(value):
-            _check_finite(inner, f"{key}[{place}]")
+        for index, inner in enumerate(value):
+            _check_finite(inner, f"{key}[{index}]")
 
 
-SWITCHES = ("true", "false", "yes", "no", "on", "off", "0", "1")
-"""Words for true and false, as YAML files have them."""
-
-
-def _check_kinds(cls: type[Any], values: dict[str, Any], prefix: str) -> None:
-    """Refuse what OmegaConf takes in silence: any number for true, and lists inside lists of plain values."""
-    hints = _hints(cls)  # type: ignore[arg-type]
+def _check_types(cls: type[Any], values: dict[str, Any], prefix: str) -> None:
+    """Reject what OmegaConf accepts: any number for true, and lists inside lists of plain values."""
+    hints = _type_hints(cls)  # type: ignore[arg-type]
     for name, value in values.items():
-        hint = hints.get(name)
+        hint, key = hints.get(name), f"{prefix}{name}"
         options = typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, UnionType) else (hint,)
-        inner = next((each for each in options if dataclasses.is_dataclass(each)), None)
-        if inner is not None and isinstance(value, dict):
-            _check_kinds(inner, value, f"{prefix}{name}.")  # type: ignore[arg-type]
+        section = next((option for option in options if dataclasses.is_dataclass(option)), None)
+        if section is not None and isinstance(value, dict):
+            _check_types(section, value, f"{key}.")  # type: ignore[arg-type]
         elif bool in options and isinstance(value, int | str) and str(value).lower() not in SWITCHES:
-            raise ConfigError(f"{prefix}{name}={value} must be true or false")
+            raise ConfigError(f"{key}={value} must be true or false")
         elif isinstance(value, list):
-            _check_elements(options, value, f"{prefix}{name}")
-        elif isinstance(value, dict) and all(typing.get_origin(each) is list for each in options):
-            raise ConfigError(_no_list(f"{prefix}{name}", value))
+            lists = [option for option in options if typing.get_origin(option) is list]
+            _check_elements([typing.get_args(option)[0] for option in lists], value, key)
+        elif isinstance(value, dict) and all(typing.get_origin(option) is list for option in options):
+            raise ConfigError(LIST_EXPECTED.format(key=key, value=value))
 
 
-def _check_elements(options: Sequence[Any], value: list[Any], key: str) -> None:
-    """Check the elements of a list: no container among plain values; those of a class as ``typed`` does."""
-    kinds = [kind for each in options if typing.get_origin(each) is list for kind in typing.get_args(each)]
-    plain = kinds and set(kinds) <= {int, float, str, bool}
-    for place, element in enumerate(value):
-        if plain and isinstance(element, list | dict):
-            raise ConfigError(f"{key}={value}: {element} must be a single value, not a list or a mapping")
-        for kind in filter(dataclasses.is_dataclass, kinds):
+def _check_elements(types: list[Any], values: list[Any], key: str) -> None:
+    """Check the elements of a list, which have one of some types, as ``typed`` checks values."""
+    is_plain = types and set(types) <= {int, float, str, bool}
+    for index, element in enumerate(values):
+        if is_plain and isinstance(element, list | dict):
+            raise ConfigError(f"{key}={values}: {element} must be a single value, not a list or a mapping")
+        for cls in filter(dataclasses.is_dataclass, types):
             if isinstance(element, dict):
-                typed(kind, element, f"{key}[{place}]")  # type: ignore[arg-type]
+                typed(cls, element, f"{key}[{index}]")  # type: ignore[arg-type]
 
 
-@functools.cache
-def _hints(cls: type[Any]) -> dict[str, Any]:
-    return typing.get_type_hints(cls)
-
-
-def _unlock(node: DictConfig) -> None:
-    """Lets a node made from frozen dataclasses be filled in."""
-    OmegaConf.set_readonly(node, False)
-    for key in node:
-        if (
-            OmegaConf.is_dict(node._get_node(key))
-            and not OmegaConf.is_missing(node, key)
-            and node[key] is not None
-        ):
-            _unlock(node[key])
+_type_hints = functools.cache(typing.get_type_hints)
 
 
 def first_line(error: Exception) -> str:
+    """Return the first line of a message."""
     return str(error).strip().splitlines()[0]
 
 
@@ -191,7 +197,7 @@ def is_own(top: str) -> bool:
     except ValueError:
         return False
     if spec is None:
-        return True  # there is none: the import says so
+        return True  # no such module: importing it raises the error
     files = [spec.origin] if spec.origin else list(spec.submodule_search_locations or [])
     installed = {Path(path).resolve() for name, path in sysconfig.get_paths().items() if name.endswith("lib")}
     installed |= {Path(path).resolve() for path in [*site.getsitepackages(), site.getusersitepackages()]}
@@ -199,15 +205,14 @@ def is_own(top: str) -> bool:
 
 
 def load_class(target: str, base: type[T], key: str) -> type[T]:
-    """The class at a dotted path, which must derive from ``base``. Nothing is called.
+    """Return the class at a dotted path, which must derive from ``base``. No function is called.
 
-    A configuration, a stored one too, can therefore name the project's classes and a user's own
-    backbones. It cannot make the harness run a function, nor import what Python or an installed
-    package brings.
+    A configuration, also a stored one, can name classes of the project and of the user. It cannot call a
+    function, or import a module of Python or of an installed package.
     """
     module, _, name = target.rpartition(".")
     if not module or target.startswith("."):
-        raise ConfigError(f"{key}._target_={target} is no dotted path: write package.module.Class")
+        raise ConfigError(f"{key}._target_={target} is not a dotted path: write package.module.Class")
     top = module.partition(".")[0]
     if top not in PROJECT and not is_own(top):
         raise ConfigError(
@@ -215,23 +220,23 @@ def load_class(target: str, base: type[T], key: str) -> type[T]:
             "Python or to an installed package, which are not imported"
         )
     try:
-        found = getattr(importlib.import_module(module), name)
+        cls = getattr(importlib.import_module(module), name)
     except ModuleNotFoundError as error:
         if error.name and not module.startswith(error.name):
             raise
         raise ConfigError(f"{key}._target_={target}: no module {module!r}; is it on PYTHONPATH?") from None
     except AttributeError:
         raise ConfigError(f"{key}._target_={target}: no class {name!r} in {module!r}") from None
-    if not (isinstance(found, type) and issubclass(found, base)):
+    if not (isinstance(cls, type) and issubclass(cls, base)):
         raise ConfigError(f"{key}._target_={target} is not a {base.__name__}")
-    return found
+    return cls
 
 
 def component(tree: dict[str, Any], key: str, base: type[T]) -> tuple[type[T], Any]:
     """Return the class that a group's YAML names in ``_target_``, and its validated configuration.
 
     Args:
-        tree: a configuration, or as much of one as has the group.
+        tree: a configuration, or the part of one with the group.
         key: the group, for example ``backbone``.
         base: the class it must derive from.
 
@@ -242,7 +247,7 @@ def component(tree: dict[str, Any], key: str, base: type[T]) -> tuple[type[T], A
     if "_target_" not in values:
         raise ConfigError(f"{key}: the YAML has no _target_, the dotted path of its {base.__name__}")
     target = str(values.pop("_target_"))
-    found = load_class(target, base, key)
-    if not hasattr(found, "Config"):
+    cls = load_class(target, base, key)
+    if not hasattr(cls, "Config"):
         raise ConfigError(f"{key}._target_={target} has no Config, the dataclass of its settings")
-    return found, typed(found.Config, values, key)  # type: ignore[attr-defined]
+    return cls, typed(cls.Config, values, key)  # type: ignore[attr-defined]

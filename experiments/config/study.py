@@ -1,11 +1,20 @@
-"""Settings of a study: what its analysis is asked for, and the values that its YAML files share."""
+"""A study: its settings, the files of ``conf/study/``, and the commands that outputs print for the user."""
 
 from __future__ import annotations
 
+import contextlib
+import shlex
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from omegaconf import MISSING
+
+from experiments.config import CONF
+from experiments.runtime.yaml_state import parse_yaml
+
+TRACK = "track/"
+"""Folder of the studies that are tracks, which are run by ``archbench track``."""
 
 
 @dataclass(kw_only=True)  # OmegaConf fills no frozen dataclass into a field that is null
@@ -21,29 +30,29 @@ class WorkloadConfig:
     held_out: dict[str, str] = field(default_factory=dict)
     """Held-out variants: a name, and the extra evaluation."""
     offline: list[str] = field(default_factory=list)
-    """Overrides that replace data to be downloaded, to price runs and to shrink them."""
+    """Overrides that replace data to be downloaded, to estimate the cost of runs and to shrink them."""
     miniature: list[str] = field(default_factory=list)
-    """Overrides that shrink its runs, beside those of the track."""
+    """Overrides that shrink its runs, in addition to those of the track."""
     tokens: int | None = None
-    """Training tokens, where the tuning runs of the track have fewer."""
+    """Training tokens, if the tuning runs of the track have fewer."""
     tuning_tokens: int | None = None
     """Training tokens of the tuning runs."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class StudyConfig:
-    """Requests of a study to its analysis; ``tuned`` and ``values`` decide settings of its runs."""
+    """Settings of the analysis of a study; ``tuned`` and ``values`` affect its runs."""
 
     name: str = MISSING
     """Name of the study, the folder of its runs."""
     baseline: str | None = None
-    """The model with which the others are compared; null compares all pairs and shows the best model."""
+    """Model that all other models are compared with; null compares all pairs and shows the best model."""
     margin: float | None = None
-    """The difference within which models are equivalent, in units of the score; null for the metric's own."""
+    """Difference within which models are equivalent, in units of the score; null for that of the metric."""
     shared_seeds: bool = False
     """Differences are computed within seeds (blocked design)."""
     against: str | None = None
-    """A table of scores against a number column of the results frame, such as ``training_epochs``."""
+    """A table of scores against a numeric column of the results frame, such as ``training_epochs``."""
     solved: float | None = None
     """A table of the fraction of seeds that reach this accuracy."""
     steps_to: str | None = None
@@ -51,17 +60,17 @@ class StudyConfig:
     published: list[str] = field(default_factory=list)
     """Published results on the same question, one line each."""
     tuned: str | None = None
-    """File of learning rates that an earlier study chose, from which each run reads its own."""
+    """File of learning rates that an earlier study selected; each run reads that of its model."""
     fixed_grid: bool = False
     """Accept a tuned learning rate at an edge of its grid, so that all models have equally many trials."""
     rate_from: str | None = None
-    """Recorded by a run in place of ``tuned``: the file that its learning rate was read from."""
+    """File that the learning rate was read from; a run stores it in place of ``tuned``."""
     stored: str | None = None
     """A Parquet file of results, relative to the root of the checkout; runs in it count as complete."""
     miniature: list[str] = field(default_factory=list)
-    """Of a track: overrides that shrink every run to one of seconds."""
+    """Overrides that shrink every run of a track to seconds."""
     workload: WorkloadConfig | None = None
-    """Of a track: the workload of a run."""
+    """Workload of a run of a track."""
     values: dict[str, Any] = field(default_factory=dict)
     """Values that YAML files refer to, such as a learning rate for each model:
     ``${study.values.learning_rate.${names.backbone}}``."""
@@ -73,3 +82,61 @@ class StudyConfig:
             )
         if self.margin is not None and self.margin < 0:
             raise ValueError(f"study.margin={self.margin:g} must be a difference of scores, 0 or more")
+
+
+def study_words() -> dict[str, str]:
+    """Return the value of ``study=`` for each study, by ``study.name``, the name of its folder of runs.
+
+    A file that cannot be read is left out: composing it reports the reason.
+    """
+    options = {}
+    for path in sorted((CONF / "study").rglob("*.yaml")):
+        with contextlib.suppress(ValueError, OSError):
+            tree = parse_yaml(path.read_text(encoding="utf-8"))
+            study = tree.get("study") if isinstance(tree, dict) else None
+            if isinstance(study, dict) and "name" in study:
+                options[str(study["name"])] = path.relative_to(CONF / "study").with_suffix("").as_posix()
+    return options
+
+
+def typed_command(name: str, *arguments: str) -> str:
+    """Return a command as a user types it. It works in every folder, regardless of the modules there."""
+    return shlex.join(["archbench", *name.split(), *arguments])
+
+
+def train_words(command: str) -> list[str]:
+    """Return the overrides of a recorded command, ``archbench train`` or ``python -m experiments.train``."""
+    parts = shlex.split(command)
+    return parts[2:] if parts[:1] == ["archbench"] else parts[3:]
+
+
+def study_command(name: str, study: Path, *more: str) -> str:
+    """Return a command that reads the runs of a study, as a user types it in the current folder.
+
+    Args:
+        name: name of the command, such as ``compare``.
+        study: folder of its runs.
+        more: additional arguments.
+    """
+    return _command(name, f"study={study.name}", study, *more)
+
+
+def train_command(study: Path, *more: str) -> str:
+    """Return the command that trains the missing runs of a study of ``conf/study/``; empty for other studies.
+
+    Args:
+        study: folder of its runs.
+        more: additional arguments; the command of a track does not accept them.
+    """
+    option = study_words().get(study.name, "")
+    if option.startswith(TRACK):
+        return _command("track", option.removeprefix(TRACK).removesuffix("_rates"), study)
+    return _command("train", f"study={option}", study, *more) if option else ""
+
+
+def _command(name: str, choice: str, study: Path, *more: str) -> str:
+    runs = study.parent
+    if runs.is_absolute() and runs.is_relative_to(Path.cwd()):
+        runs = runs.relative_to(Path.cwd())
+    folder = [] if runs == Path("runs") else [f"runs={runs}"]
+    return typed_command(name, choice, *folder, *more)

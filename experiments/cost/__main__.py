@@ -23,8 +23,7 @@ from omegaconf import DictConfig
 
 from architectures.backbone import Backbone
 from experiments.config.schema import ScaleConfig
-from experiments.config.sections import plain_tree
-from experiments.config.size_target import with_target
+from experiments.config.sections import plain_tree, with_target
 from experiments.config.structured import component, typed
 from experiments.cost.model_cost import CostConfig, Pricing
 from experiments.cost.tables import render

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
 
-from experiments.config.tracking import TrackingConfig
+from experiments.config.schema import TrackingConfig
 from experiments.run import resume_compatibility
 from experiments.run.model_files import PARENT, ModelSpec, model_folder, warn_of_changed_code
 from experiments.run.plan import Plan

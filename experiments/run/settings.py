@@ -18,8 +18,8 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from architectures.backbone import Backbone, BackboneConfig
+from experiments.config import CONF
 from experiments.config.digest import result_settings, settings_digest
-from experiments.config.folder import CONF
 from experiments.config.schema import TrainerConfig
 from experiments.config.sections import Sections, parse_sections
 from experiments.config.structured import component, first_line, load_class

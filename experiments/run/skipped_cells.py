@@ -25,8 +25,8 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from experiments.config import CONF
 from experiments.config.digest import settings_digest
-from experiments.config.folder import CONF
 from experiments.config.structured import check_file_name
 from experiments.runtime import run_lock
 from experiments.runtime.atomic_io import write_json, write_text

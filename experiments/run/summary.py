@@ -6,7 +6,7 @@ import statistics
 from collections import Counter, defaultdict
 from pathlib import Path
 
-from experiments.config.studies import study_command
+from experiments.config.study import study_command
 from experiments.runtime.console import clock, count, plural, plus_minus, standard_error_over
 from experiments.runtime.errors import RunError
 from experiments.runtime.run_status import RunStatus

@@ -15,7 +15,7 @@ from typing import Any
 from hydra.core.hydra_config import HydraConfig
 
 from experiments.config.structured import typed
-from experiments.config.studies import study_command, train_command
+from experiments.config.study import study_command, train_command
 from experiments.runtime.errors import ConfigError
 from experiments.runtime.yaml_state import read_yaml
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import torch
 
-from experiments.config.studies import typed_command
+from experiments.config.study import typed_command
 from experiments.runtime.secrets import redact
 from experiments.tracking.code_hash import code_hash, code_hashes, used_packages
 from experiments.tracking.run_files import DataSource, DeviceUsed, GitState, Provenance, Resume

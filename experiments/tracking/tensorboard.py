@@ -9,7 +9,7 @@ from pathlib import Path
 
 from omegaconf import OmegaConf
 
-from experiments.config.tracking import TrackingConfig
+from experiments.config.schema import TrackingConfig
 from experiments.tracking.run_files import RunResult
 from experiments.tracking.tracker import RunIdentity, Sink
 

@@ -25,8 +25,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from experiments.config.schema import SINKS, TAG_KINDS, TrackingConfig
 from experiments.config.structured import load_class
-from experiments.config.tracking import SINKS, TAG_KINDS, TrackingConfig
 from experiments.runtime.secrets import redact
 from experiments.tracking.run_files import AXES, MetricRow, RunResult
 

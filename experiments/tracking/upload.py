@@ -6,7 +6,7 @@ import hashlib
 import sys
 from pathlib import Path
 
-from experiments.config.tracking import TrackingConfig
+from experiments.config.schema import TrackingConfig
 from experiments.runtime.atomic_io import write_json
 from experiments.runtime.errors import ConfigError, RunError, nearest_folder
 from experiments.runtime.json_state import read_mark

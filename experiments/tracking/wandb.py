@@ -16,7 +16,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from experiments.config.tracking import TrackingConfig
+from experiments.config.schema import TrackingConfig
 from experiments.runtime.errors import Preempted
 from experiments.runtime.json_state import json_objects
 from experiments.runtime.run_status import RunStatus

@@ -11,7 +11,7 @@ from hydra.core.global_hydra import GlobalHydra
 from omegaconf import OmegaConf
 
 from architectures.backbone import Backbone, BackboneConfig
-from experiments.config.folder import CONF
+from experiments.config import CONF
 from experiments.config.schema import ScaleConfig
 from experiments.config.structured import load_class, typed
 from experiments.run.size_solver import Sizes, match

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments.config.folder import CONF
+from experiments.config import CONF
 from experiments.run.estimate.resources import GIB, estimate
 from experiments.run.estimate.stand_in import with_stand_in
 from experiments.run.plan import plan

@@ -9,7 +9,7 @@ from omegaconf import ListConfig, OmegaConf
 
 from analysis.findings.published import Record
 from analysis.load.records import read_records
-from experiments.config.folder import CONF
+from experiments.config import CONF
 from tests.experiments import commands
 
 STUDIES = sorted(path.stem for path in (CONF / "study" / "reproduce").glob("*.yaml"))

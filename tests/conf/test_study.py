@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hydra.core.hydra_config import HydraConfig
 
-from experiments.config.folder import CONF
+from experiments.config import CONF
 from experiments.run.plan import Plan, plan
 from experiments.run.settings import Settings
 from experiments.training.optimizer_step import learning_rate_factor

@@ -7,7 +7,7 @@ import pytest
 from analysis.track.frame import stored_frame
 from analysis.track.results import scored_runs
 from analysis.track.rules import MAIN, Track, Workload, read_track
-from experiments.config.folder import CONF
+from experiments.config import CONF
 from experiments.run.plan import build_task
 from experiments.run.settings import Settings
 from experiments.run.skipped_cells import stored_status

@@ -5,8 +5,8 @@ import re
 import pytest
 from omegaconf import OmegaConf
 
-from experiments.config.dataclass_defaults import config_defaults
-from experiments.config.folder import CONF
+from experiments.config import CONF
+from experiments.config.yaml_files import config_defaults
 from tests import ROOT
 from tests.backbones import PRESETS
 

@@ -16,7 +16,7 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
 from architectures.backbone import Backbone
-from experiments.config.folder import CONF
+from experiments.config import CONF
 from experiments.config.sections import read_sections
 from experiments.config.structured import load_class
 from experiments.objectives.objective import Objective

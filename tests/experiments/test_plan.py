@@ -12,7 +12,7 @@ from hydra.core.global_hydra import GlobalHydra
 from omegaconf import OmegaConf
 
 from experiments import plan
-from experiments.config.folder import CONF
+from experiments.config import CONF
 from experiments.runtime.console import count
 from tests.experiments import commands
 from tests.results import write_result

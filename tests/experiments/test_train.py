@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file
 
 from architectures.backbone import Backbone
-from experiments.config.folder import CONF
+from experiments.config import CONF
 from experiments.evaluation.measure import measure
 from experiments.objectives.language_modelling.causal_lm import CausalLM
 from experiments.run.model_files import load_state

@@ -16,7 +16,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import ConfigCompositionException
 from omegaconf import DictConfig, ListConfig, OmegaConf
 
-from experiments.config.folder import CONF
+from experiments.config import CONF
 from experiments.config.hydra_app import HydraException, OmegaConfBaseException, explain
 from experiments.config.sections import read_sections
 from experiments.config.structured import SWITCHES

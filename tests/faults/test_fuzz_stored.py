@@ -13,7 +13,7 @@ import yaml
 from omegaconf import OmegaConf
 
 from analysis.files import parquet
-from experiments.config.folder import CONF
+from experiments.config import CONF
 from experiments.run.tuned_rates import read_rates
 from experiments.runtime.errors import RunError
 from experiments.runtime.run_status import RunStatus

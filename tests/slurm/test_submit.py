@@ -14,9 +14,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from experiments.config.parallel import ParallelConfig
-from experiments.config.schema import DeviceConfig
-from experiments.config.studies import study_command
+from experiments.config.schema import DeviceConfig, ParallelConfig
+from experiments.config.study import study_command
 from experiments.runtime.errors import ConfigError, RunError
 from slurm import submit
 from slurm.allocation import Allocation, TimeLimits, allocation, minutes

@@ -14,7 +14,7 @@ import pandas as pd
 from analysis.load.run_config import flat_config
 from analysis.load.study import load_study
 from analysis.stats.intervals import ratio_residuals
-from experiments.config.studies import train_words
+from experiments.config.study import train_words
 from experiments.runtime.errors import DataError
 from experiments.tracking.run_files import read_result
 

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 import rich.box
 import rich.table
 
-from experiments.config.parallel import ParallelConfig
-from experiments.config.schema import DeviceConfig
+from experiments.config.schema import DeviceConfig, ParallelConfig
 from experiments.run.estimate.resources import GIB, Resources
 from experiments.runtime.console import count
 

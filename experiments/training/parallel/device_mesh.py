@@ -7,8 +7,7 @@ from dataclasses import dataclass
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
-from experiments.config.parallel import ParallelConfig
-from experiments.config.schema import AUTO, BudgetConfig
+from experiments.config.schema import AUTO, BudgetConfig, ParallelConfig
 from experiments.evaluation.measure import EvaluationShard
 from experiments.runtime.errors import ConfigError
 from experiments.training.parallel import collectives

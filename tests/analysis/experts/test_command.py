@@ -136,7 +136,7 @@ def test_a_tokenizer_that_was_learned_reads_the_domains_too(tmp_path: Path) -> N
         (["run=nowhere"], "nowhere: there is no such folder"),
         (
             ["run=.", "examples=none"],
-            "examples: Value 'none' of type 'str' could not be converted to Integer",
+            "examples=none must be a whole number",
         ),
         (["run=.", "examples=0"], "examples=0 must be at least 1"),
         (["run=.", "device=gpu"], "name='gpu'"),

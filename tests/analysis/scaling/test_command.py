@@ -108,7 +108,7 @@ def test_runs_that_diverged_or_maximise_are_no_points(write_run: Callable[..., P
         (["ponts=x"], 2, "did you mean 'points='?"),
         (["points=none.csv"], 2, "there is no such file"),
         (["points=x", "study=y"], 2, "choose one of the two"),
-        (["drop=some"], 2, "drop: Value 'some' of type 'str' could not be converted to Integer"),
+        (["drop=some"], 2, "drop=some must be a whole number"),
         (["bootstraps=3"], 2, "at least 40"),
         (["study=none"], 2, "study=none is not in"),
     ],

@@ -15,7 +15,7 @@ import experiments.config.schema  # noqa: F401  # registers the sections that th
 from architectures.backbone import Backbone, BackboneConfig
 from architectures.backbones.transformer import TransformerConfig
 from architectures.pretrained import export_config
-from experiments.config.folder import CONF
+from experiments.config import CONF
 from experiments.config.structured import load_class, typed
 from tests.architectures.conformance import (
     check_decoding,

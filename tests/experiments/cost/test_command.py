@@ -12,7 +12,7 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import OmegaConf
 
 from architectures.backbone import Backbone
-from experiments.config.folder import CONF
+from experiments.config import CONF
 from experiments.config.structured import component
 from experiments.cost.__main__ import price
 from experiments.cost.attention_variants import variants

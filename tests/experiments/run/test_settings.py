@@ -11,13 +11,11 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 
 from architectures.backbone import Backbone
-from experiments.config.folder import CONF
+from experiments.config import CONF
 from experiments.config.optimizer import SCHEDULES, OptimizerConfig
-from experiments.config.schema import BudgetConfig, DeviceConfig, ScaleConfig, TrainerConfig
-from experiments.config.sections import read_sections
-from experiments.config.size_target import with_target
+from experiments.config.schema import BudgetConfig, DeviceConfig, ScaleConfig, TrackingConfig, TrainerConfig
+from experiments.config.sections import read_sections, with_target
 from experiments.config.structured import load_class
-from experiments.config.tracking import TrackingConfig
 from experiments.objectives.objective import Objective
 from experiments.run.settings import Settings, read_settings
 from experiments.runtime.errors import ConfigError

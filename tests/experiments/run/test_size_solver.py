@@ -10,7 +10,7 @@ from architectures.backbones.decoder import Decoder, DecoderConfig
 from architectures.backbones.hybrid import Hybrid, HybridConfig
 from architectures.backbones.mamba import Mamba, MambaConfig
 from architectures.backbones.moe import MoE, MoEConfig
-from experiments.config.folder import CONF
+from experiments.config import CONF
 from experiments.config.schema import ScaleConfig
 from experiments.config.structured import load_class, typed
 from experiments.run.size_solver import TOLERANCE, Sizes, match, training_flops_per_token

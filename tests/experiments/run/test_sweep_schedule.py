@@ -11,7 +11,7 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra_plugins.hydra_joblib_launcher import _core
 from omegaconf import DictConfig
 
-from experiments.config.folder import CONF
+from experiments.config import CONF
 from experiments.config.hydra_app import Parallel, start
 from experiments.run.estimate.run_cost import estimate_cost
 from experiments.run.sweep_schedule import GIB, RunCost, Schedule, arrange, make_schedule, makespan

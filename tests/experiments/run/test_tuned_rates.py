@@ -12,7 +12,7 @@ import yaml
 from omegaconf import OmegaConf
 
 from analysis import rates
-from experiments.config.folder import CONF
+from experiments.config import CONF
 from experiments.run.tuned_rates import read_rates
 from experiments.runtime.errors import ConfigError
 from tests.experiments import commands

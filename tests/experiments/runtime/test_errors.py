@@ -54,7 +54,7 @@ MISTAKES = [
     ("q_rank=4", "q_rank", "did you mean 'backbone.attention.latent.q_rank'?"),
     # values that cannot be read
     ("trainer.extra_evaluations=sequence_length=3", "quote it twice: 'trainer.extra_evaluations=\"sequence_"),
-    ("seed=1e3", "seed: Value '1000.0'", "write seed=1000"),
+    ("seed=1e3", "seed=1000.0 must be a whole number", "write seed=1000"),
     ("scale.targets.flops=1M", "scale.targets.flops=1M", "write scale.targets.flops=1000000"),
     (f"task.paths={'[' * 3000 + ']' * 3000}", "task.paths: nested 3000 brackets deep"),
     (f"study.tokens={'{a:' * 300}1{'}' * 300}", "study.tokens: nested 300 brackets deep"),
@@ -70,10 +70,10 @@ MISTAKES = [
     ("init_from=/nope", "init_from=/nope", "no such folder"),
     ("continue_from=/nope", "continue_from=/nope", "no such folder"),
     # values of the wrong type, or none
-    ("optimizer.learning_rate=abc", "optimizer.learning_rate", "'abc'", "Float"),
-    ("budget.batch_size=1.5", "budget.batch_size", "'1.5'", "Integer"),
-    ("seed=abc", "seed", "'abc'", "Integer"),
-    ("seed=null", "seed", "not Optional"),
+    ("optimizer.learning_rate=abc", "optimizer.learning_rate=abc must be a number"),
+    ("budget.batch_size=1.5", "budget.batch_size=1.5 must be a whole number"),
+    ("seed=abc", "seed=abc must be a whole number"),
+    ("seed=null", "seed=null", "must have a value"),
     ("budget.tokens=???", "budget.tokens has no value", "set budget.tokens=..."),
     ("runs=???", "runs has no value", "set runs=..."),
     ("~device", "~device: cannot be deleted", "device=NAME: a100, auto, "),
@@ -96,8 +96,8 @@ MISTAKES = [
     ("device.name=cuda:x", "name='cuda:x'", "did you mean 'cuda'?"),
     ("seed=0,1,2", "seed=0,1,2", "add -m"),
     ("seed=range(0,5)", "seed=range(0,5)", "add -m"),
-    ("seed=0-4", "'0-4'", "write -m seed=0,1,2,3,4"),
-    ("seed=0..40", "'0..40'", "write -m 'seed=range(0,41)'"),
+    ("seed=0-4", "seed=0-4 must be", "write -m seed=0,1,2,3,4"),
+    ("seed=0..40", "seed=0..40 must be", "write -m 'seed=range(0,41)'"),
     ("seed=[0,1]", "[0, 1]", "write -m seed=0,1"),
     # what would do nothing, or something that nobody asked for
     ("--multirun backbone=glob(xyz*)", "'xyz*' matches no YAML file of backbone"),
@@ -163,7 +163,7 @@ MISTAKES = [
         "no class 'Decodr' in 'architectures.backbones.decoder'",
     ),
     ("backbone._target_=architectures.nothing.Decoder", "no module", "is it on PYTHONPATH?"),
-    ("backbone._target_=.decoder.Decoder", "no dotted path", "write package.module.Class"),
+    ("backbone._target_=.decoder.Decoder", "not a dotted path", "write package.module.Class"),
     ("backbone._target_=architectures.backbone.Backbone", "has no Config"),
 ]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from omegaconf import OmegaConf
 
-from experiments.config.folder import CONF
+from experiments.config import CONF
 from experiments.runtime.errors import ConfigError
 from experiments.runtime.yaml_state import parse_yaml, read_yaml
 from tests.faults.fuzzing import time_limit

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from analysis.files import parquet
-from experiments.config.folder import CONF
+from experiments.config import CONF
 from experiments.run.skipped_cells import _statuses
 from experiments.runtime.errors import DataError
 from experiments.tracking.results_frame import NEEDED, read_results

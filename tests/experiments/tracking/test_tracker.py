@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from omegaconf import DictConfig, OmegaConf
 
-from experiments.config.tracking import TrackingConfig
+from experiments.config.schema import TrackingConfig
 from experiments.tracking import tracker as tracking
 from experiments.tracking.run_files import MetricRow, RunResult
 from experiments.tracking.tracker import RunIdentity, Sink, Tracker

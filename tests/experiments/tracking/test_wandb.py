@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from experiments.config.tracking import TrackingConfig
+from experiments.config.schema import TrackingConfig
 from experiments.tracking import wandb as weights_and_biases
 from experiments.tracking.tracker import RunIdentity, open_tracker
 from tests import wandb_file

@@ -7,7 +7,7 @@ from omegaconf import OmegaConf
 from torch import Tensor
 
 import experiments.config.schema  # noqa: F401  # registers the sections that the YAML files extend
-from experiments.config.folder import CONF
+from experiments.config import CONF
 from experiments.config.structured import component
 from experiments.tasks.task import Batch, Task
 from experiments.training import trainer

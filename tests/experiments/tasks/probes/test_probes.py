@@ -7,7 +7,7 @@ import pytest
 import torch
 from omegaconf import DictConfig, OmegaConf
 
-from experiments.config.folder import CONF
+from experiments.config import CONF
 from experiments.config.structured import component, load_class
 from experiments.objectives.objective import Objective
 from experiments.tasks.__main__ import check_task

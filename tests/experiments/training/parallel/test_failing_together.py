@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from experiments.config.parallel import ParallelConfig
+from experiments.config.schema import ParallelConfig
 from experiments.runtime.errors import ConfigError
 from experiments.runtime.machine import ProcessRank, process_rank
 from experiments.runtime.run_lock import RunLock
@@ -166,10 +166,10 @@ def test_a_run_is_the_same_run_however_many_train_it() -> None:
         ({"strategy": "fsdb"}, "did you mean 'fsdp'"),
         ({"tensor": 0}, "tensor=0"),
         ({"activation_checkpointing": "blok"}, "did you mean 'block'"),
-        ({"tensor": 2, "expert": 2}, "do not go together"),
+        ({"tensor": 2, "expert": 2}, "cannot be combined"),
         ({"strategy": "ddp", "tensor": 2}, "strategy=fsdp"),
-        ({"strategy": "ddp", "replicate": 2}, "replicate=2 goes with strategy=fsdp, not ddp"),
-        ({"replicate": 2}, "replicate=2 goes with strategy=fsdp, not none"),
+        ({"strategy": "ddp", "replicate": 2}, "replicate=2 needs strategy=fsdp, not ddp"),
+        ({"replicate": 2}, "replicate=2 needs strategy=fsdp, not none"),
     ],
 )
 def test_settings_that_cannot_be_are_refused(values: dict[str, Any], said: str) -> None:

@@ -1,8 +1,8 @@
-"""The defaults of a component's settings, read from its source code.
+"""The YAML files of a configuration as Hydra reads them, and the defaults of the classes that they name.
 
-A YAML file names a class in ``_target_``, and says only how its settings differ from the defaults of the
-dataclass of the class. Hydra needs these defaults while it composes, which must not import torch: that
-takes seconds. The class statements of the source are therefore evaluated without the modules they are in.
+A YAML file names a class in ``_target_``, and has only the settings that differ from the defaults of the
+dataclass of the class. Hydra needs these defaults while it composes, which must not import torch, as this
+takes seconds. Therefore the class statements in the source are evaluated without importing their modules.
 """
 
 from __future__ import annotations
@@ -12,15 +12,20 @@ import contextlib
 import functools
 import importlib.util
 import operator
+import os
 import pkgutil
 import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from omegaconf import MISSING
+from hydra._internal.core_plugins import file_config_source
+from hydra._internal.sources_registry import SourcesRegistry
+from hydra.plugins.config_source import ConfigLoadError, ConfigResult
+from omegaconf import MISSING, OmegaConf
 
 from experiments.config.structured import PROJECT, is_own
+from experiments.runtime.yaml_state import read_yaml
 
 UNREADABLE = (
     ArithmeticError,
@@ -39,15 +44,52 @@ OPERATORS: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
 }  # fmt: skip
 NO_FIELD = re.compile(r"(typing\.|dataclasses\.)?(ClassVar|KW_ONLY)\b")
 """Annotations of names that are no fields of a dataclass."""
+DEFAULTS_OF = "dataclass/"
+"""Group of the defaults of each class, by its dotted path."""
+
+
+class FileConfigSource(file_config_source.FileConfigSource):
+    """Hydra's source of files, strict: a duplicate key, or a tab, is an error of one line with its position.
+
+    A file that names a class in ``_target_`` extends the defaults of the settings of this class, as if
+    ``/dataclass/CLASS@_here_`` were the first entry of its ``defaults``.
+    """
+
+    def is_config(self, config_path: str) -> bool:
+        return config_path.startswith(DEFAULTS_OF) or super().is_config(config_path)
+
+    def load_config(self, config_path: str) -> ConfigResult:
+        """Return a file of a group, or the defaults of a class. Raises ConfigError for a wrong file."""
+        source = f"{self.scheme()}://{self.path}"
+        if config_path.startswith(DEFAULTS_OF):
+            defaults = config_defaults(config_path.removeprefix(DEFAULTS_OF))
+            return ConfigResult(self.provider, source, OmegaConf.create(defaults), header={"package": None})
+        path = Path(os.path.realpath(os.path.join(self.path, self._normalize_file_name(config_path))))
+        if not path.exists():
+            raise ConfigLoadError(f"Config not found : {path}")
+        tree = read_yaml(path)
+        if isinstance(target := tree.get("_target_"), str):
+            entries = tree.get("defaults", ["_self_"])
+            tree = {**tree, "defaults": [f"/{DEFAULTS_OF}{target}@_here_", *entries]}
+        return ConfigResult(
+            config=OmegaConf.create(tree),
+            path=source,
+            provider=self.provider,
+            header=self._get_header_dict(path.read_text(encoding="utf-8-sig")[:512]),
+        )
+
+
+# Hydra registers its own class of this name later on, which changes nothing then.
+SourcesRegistry.instance().types[FileConfigSource.scheme()] = FileConfigSource
 
 
 @functools.cache
 def config_defaults(target: str) -> dict[str, Any]:
-    """Return the defaults of ``Config`` of the class at a dotted path; of a class without one, its own.
+    """Return the defaults of the dataclass ``Config`` of the class at a dotted path, or of the class itself.
 
-    A nested dataclass is a dictionary, and a field without a default is ``???``. Fields whose default the
-    source alone does not tell are left out, and so are all where there is no such class: then composing goes
-    on, and ``component`` refuses the class when the configuration is read.
+    A nested dataclass is a dictionary, and a field without a default is ``???``. A field with a default that
+    the source does not define is left out. The result is empty if there is no such class: composing
+    continues, and ``component`` rejects the class when the configuration is read.
     """
     module, _, name = target.rpartition(".")
     try:
@@ -82,7 +124,7 @@ def _source(name: str) -> Path:
 
 
 class _Names(Mapping[str, Any]):
-    """The names that a module assigns, imports or defines as a class; each is evaluated where it is read."""
+    """The names that a module assigns, imports or defines as a class; each is evaluated when it is read."""
 
     def __init__(self, tree: ast.Module, package: str) -> None:
         self.package = package
@@ -127,13 +169,13 @@ class _Names(Mapping[str, Any]):
             case ast.BinOp(left=left, op=op, right=right):
                 return OPERATORS[type(op)](self.evaluate(left), self.evaluate(right))
             case ast.Call(func=function, args=[], keywords=keywords):
-                given = {str(keyword.arg): self.evaluate(keyword.value) for keyword in keywords}
-                return self.evaluate(function)(**given)
+                arguments = {str(keyword.arg): self.evaluate(keyword.value) for keyword in keywords}
+                return self.evaluate(function)(**arguments)
         return ast.literal_eval(node)
 
 
 def _class(statement: ast.ClassDef, names: _Names) -> type:
-    """Return a class with the bases, the ``Config`` and the fields of a class statement, and no more."""
+    """Return a class with only the bases, the ``Config`` and the fields of a class statement."""
     bases = []
     for base in statement.bases:
         with contextlib.suppress(*UNREADABLE):  # torch.nn.Module, Protocol: they have no settings
@@ -145,8 +187,8 @@ def _class(statement: ast.ClassDef, names: _Names) -> type:
                 members["Config"] = names.evaluate(value)
             case ast.ClassDef(name="Config"):
                 members["Config"] = _class(line, names)
-            case ast.AnnAssign(target=ast.Name(id=name), annotation=kind, value=value):
-                if not NO_FIELD.match(ast.unparse(kind)):
+            case ast.AnnAssign(target=ast.Name(id=name), annotation=annotation, value=value):
+                if not NO_FIELD.match(ast.unparse(annotation)):
                     members["fields"][name] = functools.partial(_default, value, names)
     for decorator in statement.decorator_list:
         match decorator:  # architectures.backbones.hybrid.with_sections_of
@@ -164,12 +206,12 @@ def _make(cls: Any, **given: Any) -> dict[str, Any]:
 
 def _defaults(cls: Any) -> dict[str, Any]:
     """Return the default of each field of a class made by ``_class``, in the order of the dataclass."""
-    found: dict[str, Any] = {}
-    for part in reversed(cls.__mro__[:-1]):
-        for name, default in vars(part)["fields"].items():
+    defaults: dict[str, Any] = {}
+    for base in reversed(cls.__mro__[:-1]):
+        for name, default in vars(base)["fields"].items():
             with contextlib.suppress(*UNREADABLE):
-                found[name] = default()
-    return found
+                defaults[name] = default()
+    return defaults
 
 
 def _default(value: ast.expr | None, names: _Names) -> Any:
@@ -179,8 +221,8 @@ def _default(value: ast.expr | None, names: _Names) -> Any:
         case None:
             return MISSING
         case ast.Call(func=ast.Name(id="field"), keywords=keywords):
-            given = {keyword.arg: keyword.value for keyword in keywords}
-            value, factory = given.get("default"), given.get("default_factory")
+            arguments = {keyword.arg: keyword.value for keyword in keywords}
+            value, factory = arguments.get("default"), arguments.get("default_factory")
     if isinstance(factory, ast.Lambda):
         value, factory = factory.body, None
     if factory is None:

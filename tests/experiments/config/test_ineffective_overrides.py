@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from hydra.core.hydra_config import HydraConfig
 
-from experiments.config.chosen_groups import check_words
+from experiments.config.ineffective_overrides import check_words
 from experiments.runtime.errors import ConfigError
 from tests.experiments import commands
 

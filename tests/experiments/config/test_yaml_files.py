@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 
-from experiments.config.dataclass_defaults import config_defaults
-from experiments.config.folder import CONF
+from experiments.config import CONF
+from experiments.config.yaml_files import config_defaults
 from tests import ROOT
 from tests.experiments import commands
 
@@ -44,7 +44,7 @@ def test_the_source_tells_the_defaults_of_the_dataclass(target: str) -> None:
 
 
 def test_reading_defaults_imports_none_of_the_modules() -> None:
-    code = "import sys; from experiments.config.dataclass_defaults import config_defaults as read; "
+    code = "import sys; from experiments.config.yaml_files import config_defaults as read; "
     code += "assert read('architectures.backbones.hybrid.Hybrid')['mamba']['d_state'] == 16; "
     code += "assert not {'torch', 'architectures.backbones.hybrid'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
