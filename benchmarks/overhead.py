@@ -50,8 +50,7 @@ from experiments.runtime.preemption import Interruptions
 from experiments.runtime.run_lock import RunLock
 from experiments.runtime.watchdog import Watchdog
 from experiments.tracking.run_folder import RunFolder
-from experiments.tracking.summary import derived
-from experiments.tracking.tracker import RunIdentity, open_tracker
+from experiments.tracking.tracker import RunIdentity, derived, open_tracker
 from experiments.training.optimizer_step import set_learning_rate
 from experiments.training.parallel.device_mesh import ParallelDims
 from experiments.training.trainer import Trainer

@@ -21,8 +21,7 @@ from experiments.runtime.errors import CheckpointError, ConfigError, DataError, 
 from experiments.runtime.run_lock import writer
 from experiments.runtime.yaml_state import read_yaml
 from experiments.tracking.run_files import FETCHED, HASHED, TOKENIZER, RunResult, damaged_files
-from experiments.tracking.run_folder import LOST, RunFolder
-from experiments.tracking.study_folders import NO_RUN, StudyFolders
+from experiments.tracking.run_folder import LOST, NO_RUN, RunFolder, StudyFolders
 
 AGAIN = "remove the run's folder to begin again"
 

@@ -35,7 +35,7 @@ from experiments.tracking.run_files import (
     damaged_files,
     parse_result,
 )
-from experiments.tracking.study_folders import MISPLACED, misplacement
+from experiments.tracking.run_folder import MISPLACED, misplacement
 
 REMEDY = "delete it and run the study again"
 UNREADABLE = str(RunStatus.UNREADABLE)

@@ -21,7 +21,7 @@ from analysis.load.run_record import NUMBERS
 from architectures.nearest_name import nearest_name
 from experiments.config.study import study_words, train_command
 from experiments.runtime.errors import nearest, nearest_folder
-from experiments.tracking.study_folders import StudyFolders
+from experiments.tracking.run_folder import StudyFolders
 
 LEADING = ("step", "tokens", "flops", "seconds")
 """Columns of every history, after ``path`` and ``kind``; the remaining ones follow in alphabetical order."""

@@ -2,7 +2,7 @@
 
     archbench wandb fetch study=compare entity=me [project=NAME] [runs=runs]
 
-When a run ends, tracking saves its small files (``experiments.tracking.summary.FILES``) as files of the W&B
+When a run ends, tracking saves its small files (``experiments.tracking.tracker.FILES``) as files of the W&B
 run; ``archbench wandb sync`` does so for runs that were tracked otherwise. They come back to the folder that
 the record names, ``runs/STUDY/CELL-DIGEST/sSEED``, so the frame has the same columns. Checkpoints are not
 uploaded and do not come back. A run folder that is there already is never overwritten, unless it was fetched
@@ -31,7 +31,7 @@ from experiments.runtime.atomic_io import write_json
 from experiments.runtime.errors import DataError
 from experiments.runtime.json_state import read_mark
 from experiments.tracking.run_files import FETCHED, RunResult, read_result
-from experiments.tracking.summary import FILES
+from experiments.tracking.tracker import FILES
 from experiments.tracking.wandb import FILES as FOLDER
 
 NAME = re.compile(r"(?!\.)[\w.+-]+")

@@ -26,7 +26,7 @@ from experiments.runtime.atomic_io import write_json
 from experiments.runtime.errors import CheckpointError, ConfigError, nearest_folder
 from experiments.runtime.json_state import read_json, read_mark
 from experiments.tasks.task import Task
-from experiments.tracking.code_hash import changed_code
+from experiments.tracking.provenance import changed_code
 from experiments.tracking.run_files import checksum, is_intact
 from experiments.tracking.run_folder import RunFolder
 from experiments.training.checkpoints import checkpoint

@@ -43,8 +43,7 @@ from experiments.tracking.run_files import (
     TrainingSummary,
 )
 from experiments.tracking.run_folder import RunFolder
-from experiments.tracking.summary import derived
-from experiments.tracking.tracker import RunIdentity, Tracker, open_tracker
+from experiments.tracking.tracker import RunIdentity, Tracker, derived, open_tracker
 from experiments.training.checkpoints import checkpoint
 from experiments.training.parallel import collectives
 from experiments.training.parallel.device_mesh import ParallelDims, make_parallel_dims

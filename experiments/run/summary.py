@@ -12,8 +12,7 @@ from experiments.runtime.errors import RunError
 from experiments.runtime.run_status import RunStatus
 from experiments.tasks.metrics import Metric
 from experiments.tracking.run_files import RunResult
-from experiments.tracking.run_folder import RunFolder
-from experiments.tracking.study_folders import NO_RUN, StudyFolders
+from experiments.tracking.run_folder import NO_RUN, RunFolder, StudyFolders
 
 
 def closing_lines(folder: Path, result: RunResult) -> list[str]:

@@ -25,8 +25,7 @@ from experiments.run.estimate.even_routing import route_evenly
 from experiments.run.plan import Plan
 from experiments.run.settings import Settings
 from experiments.runtime.errors import ConfigError
-from experiments.simulate.links import Links
-from experiments.simulate.traffic import Exchange, Traffic, by_collective
+from experiments.simulate.traffic import Exchange, Links, Traffic, by_collective
 from experiments.training.optimizer_step import clip_gradients, gradient_norm
 from experiments.training.parallel.device_mesh import make_parallel_dims
 from experiments.training.parallel.strategy import Strategy

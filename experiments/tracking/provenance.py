@@ -1,27 +1,36 @@
-"""Provenance of a result: code, versions, data, machine, kernels, command."""
+"""Provenance of a result: code, versions, data, machine, kernels, command.
+
+The hash of the code covers the packages of the project and the modules of the user, with or without git.
+"""
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import functools
+import hashlib
+import importlib.util
+import json
 import os
 import platform
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from importlib import metadata
 from pathlib import Path
 
 import torch
 
+from experiments.config.structured import PROJECT, is_own
 from experiments.config.study import typed_command
 from experiments.runtime.secrets import redact
-from experiments.tracking.code_hash import code_hash, code_hashes, used_packages
 from experiments.tracking.run_files import DataSource, DeviceUsed, GitState, Provenance, Resume
 
+SUFFIXES = (".py", ".cpp", ".h")
+"""Suffixes of the source files of a package."""
 PACKAGES = ("torch", "numpy", "hydra-core", "datasets", "tokenizers", "safetensors", "wandb")
 KERNEL_PACKAGES = ("causal-conv1d", "mamba-ssm", "triton")
-"""Packages that compute where they are installed."""
+"""Packages that compute operations if they are installed."""
 
 
 def provenance(
@@ -35,11 +44,11 @@ def provenance(
     """Return the provenance of the first session of a run.
 
     Args:
-        key: of the run.
-        device: that the run is computed on.
+        key: key of the run.
+        device: device of the run.
         precision: ``device.precision``.
-        data: that the run is trained on.
-        kernels: the paths that were chosen.
+        data: data that the run is trained on.
+        kernels: selected implementation of each operation.
         modules: dotted names of the modules of backbone, objective and task, which may be the user's.
     """
     code = code_hashes(modules)
@@ -65,7 +74,7 @@ def device_used(device: torch.device, precision: str) -> DeviceUsed:
 
 @functools.cache
 def _versions(more: frozenset[str]) -> dict[str, str]:
-    """Return the versions of Python and of packages, ``more`` being those that code of the user's imports."""
+    """Return the versions of Python and of packages; ``more`` are those that the user's code imports."""
     versions = {"python": platform.python_version(), **{name: metadata.version(name) for name in PACKAGES}}
     for name in sorted({*KERNEL_PACKAGES, *more} - set(PACKAGES)):
         with contextlib.suppress(metadata.PackageNotFoundError):
@@ -75,29 +84,29 @@ def _versions(more: frozenset[str]) -> dict[str, str]:
 
 @functools.cache
 def current_commit() -> tuple[str | None, bool | None]:
-    """Commit of the code that runs, and whether anything was changed since; None where git does not have it.
+    """Return the commit of the code, and whether a file was changed since; None if git does not have it.
 
-    Asked once: a process goes on with the code that it imported, whatever becomes of the files.
+    Computed once: a process continues with the code that it imported, even if the files change.
     """
-    # Not the repository that calls: git sets these in its hooks.
+    # git sets these variables in its hooks, for the repository that calls.
     environment = {key: value for key, value in os.environ.items() if not key.startswith("GIT_")}
 
-    def ask(*words: str) -> str | None:
-        command = ["git", "-C", str(Path(__file__).parent), *words]
+    def git(*arguments: str) -> str | None:
+        command = ["git", "-C", str(Path(__file__).parent), *arguments]
         try:
-            found = subprocess.run(command, capture_output=True, text=True, timeout=10, env=environment)
+            ended = subprocess.run(command, capture_output=True, text=True, timeout=10, env=environment)
         except (OSError, subprocess.TimeoutExpired):
             return None
-        return found.stdout.strip() if found.returncode == 0 else None
+        return ended.stdout.strip() if ended.returncode == 0 else None
 
-    if ask("ls-files", "--error-unmatch", Path(__file__).name) is None:
-        return None, None  # installed inside of a repository that does not hold it
-    status = ask("status", "--porcelain")
-    return ask("rev-parse", "HEAD"), None if status is None else bool(status)
+    if git("ls-files", "--error-unmatch", Path(__file__).name) is None:
+        return None, None  # installed inside a repository that does not have it
+    status = git("status", "--porcelain")
+    return git("rev-parse", "HEAD"), None if status is None else bool(status)
 
 
 def processor(device: torch.device) -> str:
-    """The name of a GPU, or of the processor as the system tells it."""
+    """Return the name of the GPU or of the processor."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     try:
@@ -105,3 +114,99 @@ def processor(device: torch.device) -> str:
         return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
     except (OSError, StopIteration):
         return platform.processor() or platform.machine()
+
+
+def code_hashes(modules: Iterable[str] = ()) -> dict[str, str]:
+    """Return a hash of the source of each package of ``PROJECT``, and of modules of the user.
+
+    The key is the name of the package or module, the hash has 16 hexadecimal digits. Each is computed once: a
+    process continues with the code that it imported, even if the files change.
+
+    Args:
+        modules: dotted names. Modules of the user that they import are included. Modules of Python and of
+            installed packages are not: the versions of packages are recorded.
+    """
+    return {top: _hash(top) for top in [*PROJECT, *sorted(_user_modules(modules))]}
+
+
+def code_hash(hashes: Mapping[str, str]) -> str:
+    """Return one hash of all code, 16 hexadecimal digits, from the result of ``code_hashes``."""
+    return hashlib.sha256(json.dumps(hashes, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def changed_code(recorded: Mapping[str, str], modules: Iterable[str]) -> list[str]:
+    """Return the packages and modules that differ from those of a run; none if it recorded none.
+
+    Args:
+        recorded: ``code`` of its provenance.
+        modules: as for ``code_hashes``.
+    """
+    current = code_hashes(modules)
+    return [name for name, digest in current.items() if recorded and recorded.get(name) != digest]
+
+
+def used_packages(modules: Iterable[str]) -> set[str]:
+    """Return the distributions that modules of the user import, directly or through each other."""
+    user_modules = _user_modules(modules)
+    if not user_modules:
+        return set()
+    distributions = metadata.packages_distributions()  # reads all installed packages: a second
+    # Without this project: its code is hashed, and only some of its runs would record it.
+    used = {module for top in user_modules for module in used_modules(top)} - set(PROJECT)
+    return {name for module in used for name in distributions.get(module, ())}
+
+
+@functools.cache
+def _hash(top: str) -> str:
+    digest = hashlib.sha256()
+    for name, path in _sources(top):
+        digest.update(f"{top}/{name}\0".encode())
+        digest.update(hashlib.sha256(path.read_bytes()).digest())
+    return digest.hexdigest()[:16]
+
+
+def _user_modules(modules: Iterable[str]) -> set[str]:
+    """Return the top-level modules of the user among ``modules``, and those that their source imports."""
+    collected: set[str] = set()
+    imported = {name.partition(".")[0] for name in modules}
+    while new := {name for name in imported - collected - set(PROJECT) if is_own(name)}:
+        collected |= new
+        imported = {name for top in new for name in used_modules(top)}
+    return collected
+
+
+def used_modules(top: str) -> set[str]:
+    """Return the top-level names that a package's source imports, also inside functions.
+
+    The source is read, not the modules in memory: a constant in memory does not know its module.
+    """
+    used = set()
+    for name, path in _sources(top):
+        try:
+            tree = ast.parse(path.read_bytes()) if name.endswith(".py") else ast.Module([], [])
+        except (SyntaxError, ValueError):  # a file that cannot be imported
+            continue
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Import):
+                used |= {alias.name.partition(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
+                used.add(node.module.partition(".")[0])
+    return used
+
+
+def _sources(top: str) -> list[tuple[str, Path]]:
+    """Return name and path of each source file of a top-level module, in order."""
+    try:
+        spec = importlib.util.find_spec(top)
+    except ValueError:  # __main__ has none
+        return []
+    if spec is None:
+        return []
+    if not spec.submodule_search_locations:
+        return [(Path(spec.origin).name, Path(spec.origin))] if spec.origin else []
+    return [
+        (path.relative_to(folder).as_posix(), path)
+        for folder in sorted(spec.submodule_search_locations)
+        for path in sorted(Path(folder).rglob("*"))
+        if path.suffix in SUFFIXES and path.is_file()
+    ]

@@ -1,12 +1,14 @@
-"""The run folder: all files of one run. Its path is a function of the configuration, never of the clock.
+"""The run folder: all files of one run, and the run folders of a study.
+
+The path of a run folder is a function of the configuration, not of the time.
 
 config.yaml        the resolved configuration
 provenance.json    code, versions, data fingerprint, device, kernels, command
 metrics.jsonl      one row for each logged step and each evaluation
 train.log          the lines that its processes printed, with the time (UTC)
-routing/           the experts that a few fixed examples chose at each evaluation, where there are experts
-checkpoints/       what is needed to continue
-result.json        written last, in one piece: how the run ended, or that it was stopped and can continue
+routing/           the experts that process a few fixed examples at each evaluation, for a mixture of experts
+checkpoints/       the state needed to resume
+result.json        written last, atomically: how the run ended, or that it was stopped and can be resumed
 """
 
 from __future__ import annotations
@@ -15,7 +17,9 @@ import hashlib
 import json
 import math
 import os
+import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -39,8 +43,12 @@ from experiments.tracking.run_files import (
     parse_rows,
     read_result,
 )
-from experiments.tracking.study_folders import MISPLACED, misplacement
 
+SEED = re.compile(r"s(0|[1-9][0-9]*)")
+NO_RUN = (
+    "left out, as its name is not CELL-DIGEST/sSEED: rename it to the key in its result.json, or remove it"
+)
+MISPLACED = "move the folder back to where its run belongs, or remove it"
 DAMAGED_RESULT = "remove it, and the same command continues from the last checkpoint"
 LOST = "restore it, or remove the run's folder and train it again"
 DAMAGED_PROVENANCE = (
@@ -48,27 +56,40 @@ DAMAGED_PROVENANCE = (
 )
 
 
+def misplacement(folder: Path, recorded: str) -> str | None:
+    """Return a message if a folder has another run than its path states, else None.
+
+    A folder that was copied, swapped or renamed would count as another seed, or as another model.
+
+    Args:
+        folder: path that ends in ``CELL-DIGEST/sSEED``.
+        recorded: run key in a file of the folder.
+    """
+    key = f"{folder.parent.name}-{folder.name}"
+    return None if recorded == key else f"it holds the run {recorded}, not {key}"
+
+
 class RunFolder:
     """Reads and writes the folder of one run."""
 
     def __init__(self, root: Path, *, writes: bool = True) -> None:
-        """``writes=False`` leaves everything as it is: of several processes one keeps the record."""
+        """With ``writes=False`` no method changes a file: of multiple processes only one writes."""
         self.root, self.writes = root, writes
         self.metrics = root / "metrics.jsonl"
         self.checkpoints = root / "checkpoints"
         self.routing = root / "routing"
         self._running: Any = None
-        """Running hash of metrics.jsonl, of what was written and not of what is there."""
+        """Running hash of the rows that were written to metrics.jsonl, not of the content of the file."""
         self._bytes = self._rows = 0
 
     def result(self, *, anywhere: bool = False) -> RunResult | None:
         """Return the result, or None while the run has not ended.
 
         Args:
-            anywhere: the folder need not lie where its run belongs, as one that was copied for its model.
+            anywhere: do not check the path of the folder, which may have been copied for its model.
 
         Raises:
-            CheckpointError: it is damaged, or of another run than the path of the folder says.
+            CheckpointError: the result is damaged, or that of another run than the path states.
         """
         result = read_result(self.root / "result.json", DAMAGED_RESULT)
         if result is not None and not anywhere:
@@ -76,7 +97,7 @@ class RunFolder:
         return result
 
     def check_key(self, key: str) -> None:
-        """Raise CheckpointError if ``key``, of a file in the folder, is of another run than its path says."""
+        """Raise CheckpointError if ``key``, of a file in the folder, differs from the key in its path."""
         if other := misplacement(self.root.absolute(), key):
             raise CheckpointError(f"{self.root}: {other}: {MISPLACED}")
 
@@ -86,14 +107,14 @@ class RunFolder:
 
     @property
     def key(self) -> str:
-        """Return the run key, which the path says."""
+        """Return the run key, a part of the path."""
         return f"{self.root.parent.name}-{self.root.name}"
 
     @property
     def has_final_status(self) -> bool:
-        """Return True if running again would only repeat the result: complete, diverged, out of memory.
+        """Return True if another run would have the same result: complete, diverged, out of memory.
 
-        Raises CheckpointError if the result is damaged, or a file is lost that it lists.
+        Raises CheckpointError if the result is damaged, or a file that it lists is missing.
         """
         result = self.result()
         if result is None or result.status not in FINAL:
@@ -104,14 +125,14 @@ class RunFolder:
         return True
 
     def open(self, config: dict[str, Any], provenance: Provenance) -> None:
-        """Make the folder and write what is known before training."""
+        """Create the folder, and write configuration and provenance."""
         if not self.writes:
             return
         self.root.mkdir(parents=True, exist_ok=True)
         write_text(self.root / "config.yaml", OmegaConf.to_yaml(OmegaConf.create(redact(config))))
         write_json(self.root / "provenance.json", redact(provenance.tree()))
         (self.root / "result.json").unlink(missing_ok=True)
-        for leftover in self.root.glob(".*.tmp"):  # of a writer that was killed; there is one at a time
+        for leftover in self.root.glob(".*.tmp"):  # of a writer that was killed
             leftover.unlink(missing_ok=True)
 
     def log(self, row: MetricRow) -> None:
@@ -125,7 +146,7 @@ class RunFolder:
         self._add(line)
 
     def metrics_record(self) -> dict[str, int | str]:
-        """Return rows, bytes and hash of what was written to metrics.jsonl: each checkpoint has them."""
+        """Return rows, bytes and hash of the content written to metrics.jsonl, for a checkpoint."""
         if not self.writes:
             return {}
         self._begin_hash()
@@ -143,7 +164,7 @@ class RunFolder:
         self._rows += data.count(b"\n")
 
     def rows(self) -> list[TrainRow | EvaluationRow]:
-        """Return the rows of metrics.jsonl; a row half-written by a crash is left out."""
+        """Return the rows of metrics.jsonl, without an incomplete row of a crash."""
         return [row for _, row in self._lines()]
 
     def _lines(self) -> Iterator[tuple[str, TrainRow | EvaluationRow]]:
@@ -162,7 +183,7 @@ class RunFolder:
         return any(row.kind == kind and row.step == step for _, row in self._lines())
 
     def loss(self) -> float:
-        """The last score on validation, of which less is better: negated where more was; else infinite."""
+        """Return the last validation score, negated if a higher score is better; infinite without a score."""
         result = self.result()
         scores = [row.measured for row in self.rows() if row.kind == "validation"]
         if result is None or not result.metrics or not scores:
@@ -172,7 +193,7 @@ class RunFolder:
         return -score if metric.direction == "higher" else score
 
     def rewind(self, step: int) -> None:
-        """Drops what was recorded after ``step`` (and a row half-written by a crash): it comes again."""
+        """Remove the rows after ``step``, which will be repeated, and an incomplete row of a crash."""
         if not self.writes:
             return
         for path in self.routing.glob("step-*.safetensors"):
@@ -180,12 +201,12 @@ class RunFolder:
                 path.unlink()
         if not self.metrics.exists():
             return
-        kept = [line + "\n" for line, row in self._lines() if row.step <= step]
-        write_text(self.metrics, "".join(kept))
-        self._running = None  # of what is left
+        lines = [line + "\n" for line, row in self._lines() if row.step <= step]
+        write_text(self.metrics, "".join(lines))
+        self._running = None  # hashed again from the file
 
     def finish(self, result: RunResult) -> None:
-        """Write the result, with the hashes of the files beside it and its own."""
+        """Write the result, with the hashes of the other files and its checksum."""
         if self.writes:
             self.write_result(redact(result.tree()))
 
@@ -199,5 +220,42 @@ class RunFolder:
                 files[name] = {"bytes": self._bytes, "sha256": self._running.hexdigest()}
             elif path.exists():
                 files[name] = file_record(path.read_bytes()).tree()
-        whole = {**tree, "files": files}
-        write_json(self.root / "result.json", {**whole, "checksum": checksum(whole)})
+        content = {**tree, "files": files}
+        write_json(self.root / "result.json", {**content, "checksum": checksum(content)})
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudyFolders:
+    """The folders in the folder of a study, by their paths inside it, in order."""
+
+    runs: list[str]
+    """``CELL-DIGEST/sSEED``."""
+    others: list[str]
+    """Other folders with runs, such as copies."""
+
+    @classmethod
+    def of(cls, study: Path) -> StudyFolders:
+        """Return the folders of a study; none if it does not exist."""
+        runs, others = [], []
+        for cell in _folders(study):
+            names = _folders(study / cell)
+            seeds = [name for name in names if SEED.fullmatch(name)]
+            if "-" in cell:
+                runs += [f"{cell}/{name}" for name in seeds]
+                others += [f"{cell}/{name}" for name in names if name not in seeds]
+            elif seeds:
+                others.append(cell)
+        return cls(runs=runs, others=others)
+
+
+def _folders(path: Path) -> list[str]:
+    """Return the sorted names of the folders in a folder; none if it cannot be listed."""
+    try:
+        with os.scandir(path) as entries:
+            return sorted(
+                entry.name
+                for entry in entries
+                if entry.name[0] != "." and (entry.is_dir(follow_symlinks=False) or entry.is_symlink())
+            )
+    except OSError:
+        return []

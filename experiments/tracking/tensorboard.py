@@ -14,11 +14,11 @@ from experiments.tracking.run_files import RunResult
 from experiments.tracking.tracker import RunIdentity, Sink
 
 FLUSH_SECONDS = 1
-"""Seconds of rows that a kill may cost."""
+"""Seconds between writes: at most the rows of this time are lost if the process is killed."""
 
 
 class TensorBoardSink(Sink):
-    """Event files, written anew by each session of the run."""
+    """Event files, written by each session of the run from its first row."""
 
     name = "TensorBoard"
 
@@ -30,15 +30,17 @@ class TensorBoardSink(Sink):
         except ModuleNotFoundError:
             raise ValueError("its package is not installed: pip install 'archbench[tensorboard]'") from None
         for path in (folder / "tensorboard").glob("events.out.tfevents.*"):
-            path.unlink()  # its rows are in the record and come again
+            path.unlink()  # its rows are in metrics.jsonl and are logged again
         self.writer = SummaryWriter(str(folder / "tensorboard"), flush_secs=FLUSH_SECONDS)
         self.step, self.seconds = -1, 0.0
-        self.writer.add_text("run", _code(f"{run.key}\n{OmegaConf.to_yaml(contents)}"), walltime=0.0)
+        lines = f"{run.key}\n{OmegaConf.to_yaml(contents)}".splitlines()
+        text = "".join(f"    {line}\n" for line in lines)  # indented, as TensorBoard renders Markdown
+        self.writer.add_text("run", text, walltime=0.0)
 
     def log(self, step: int, seconds: float, names: dict[str, object]) -> None:
         for name, value in names.items():
             axis = name.startswith("progress/")
-            # Rows of several kinds at one step share their axes; a list (each expert's load) is no curve.
+            # Rows of one step share their axes; a list (the load of each expert) is no curve.
             if isinstance(value, int | float) and not (axis and step == self.step):
                 self.writer.add_scalar(name, value, step, walltime=seconds)
         self.step, self.seconds = step, seconds
@@ -49,8 +51,3 @@ class TensorBoardSink(Sink):
             self.writer.add_scalar(name, metric.value, max(self.step, 0), walltime=self.seconds)
         self.writer.add_text("status", str(result and result.status), walltime=self.seconds)
         self.writer.close()
-
-
-def _code(text: str) -> str:
-    """Return the text as Markdown, which TensorBoard renders."""
-    return "".join(f"    {line}\n" for line in text.splitlines())

@@ -1,22 +1,20 @@
-"""Mirrors a run to where people look at runs: Weights & Biases, TensorBoard, or nowhere.
+"""Mirror a run to Weights & Biases or TensorBoard, and what is mirrored of a run folder.
 
-``metrics.jsonl`` and ``result.json`` in the run folder are the truth; what is
-mirrored is a view of them and may be lost without harm. So a tracker never
-fails a run: the first error becomes one warning on stderr, and from then on the
-tracker does nothing.
+``metrics.jsonl`` and ``result.json`` in the run folder are authoritative. The mirror is a view of them and
+may be lost without harm, so a tracker never fails a run: the first error prints one warning on stderr, and
+then the tracker is off.
 
-A run that goes on after an interruption gives its tracker the rows of its record
-again. A sink that starts anew (files) takes them all, one that went on (a server)
-leaves out as many as it holds. So every step is mirrored once, however often a
-run was stopped.
+A resumed run passes its stored rows to its tracker again. A sink that starts from the beginning (files)
+writes all of them, one that resumes (a server) skips as many as it has. So every step is mirrored once,
+however often a run was stopped.
 
-Environment variables are not mirrored, and ``redact`` removes what looks like a
-secret from everything else. ``docs/how-to/tracking.md`` has the
-names that are used and what was tried of all this.
+Environment variables are not mirrored, and ``redact`` removes what looks like a secret from everything else.
+``docs/how-to/tracking.md`` lists the names.
 """
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from abc import ABC, abstractmethod
@@ -25,31 +23,47 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from omegaconf import OmegaConf
+
 from experiments.config.schema import SINKS, TAG_KINDS, TrackingConfig
 from experiments.config.structured import load_class
+from experiments.runtime.atomic_io import plain
 from experiments.runtime.secrets import redact
-from experiments.tracking.run_files import AXES, MetricRow, RunResult
+from experiments.runtime.yaml_state import parse_yaml
+from experiments.tracking.run_files import AXES, MetricRow, Provenance, RunResult
 
+FILES = ("config.yaml", "provenance.json", "metrics.jsonl", "result.json")
+"""Small files of a run folder: all that the analysis reads of a run without experts."""
+COSTS = (
+    "flops", "tokens", "seconds", "device_seconds", "tokens_per_second", "peak_memory_bytes", "epochs",
+    "skipped_steps", "loss_spikes",
+)  # fmt: skip
+"""Keys of ``training`` in result.json with the cost and the events of a run."""
+KNOWN_BEFORE = (
+    "key", "study", "cell", "digest", "seed", "backbone", "objective", "task", "scale", "initial",
+    "parameters", "flops_per_token", "state_bytes_2k", "matched", "setup", "widths", "planned", "fingerprint",
+)  # fmt: skip
+"""Fields of result.json that are known before training."""
 JOB_TYPES = ("train", "eval", "bench", "analysis")
 SPEC = 1
-"""Version of the names under which things are mirrored."""
+"""Version of the names in the mirror."""
 MOST_ROWS = 10_000
-"""Rows of training that a run mirrors at most; the record has all."""
+"""Maximum number of mirrored rows of training; ``metrics.jsonl`` has all."""
 MOST_NAMES = 300
-"""Different metrics that a run mirrors at most, as W&B slows down with their number."""
+"""Maximum number of different metrics, as W&B slows down with many."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunIdentity:
-    """Identity of a run: the names by which it is found and grouped."""
+    """Identity of a run: the names by which it is identified and grouped."""
 
     key: str
     """The run's key, for example ``mamba-recall-nano-ab12cd34-s0``; the W&B run id."""
     study: str
     group: str
-    """The key without its seed: runs that differ in the seed alone are one group."""
+    """The key without its seed: runs that differ only in the seed are one group."""
     tags: dict[str, str]
-    """Value by kind, of ``TAG_KINDS`` without ``status``."""
+    """Value of each of ``TAG_KINDS`` except ``status``."""
     job_type: str = "train"
     """One of ``JOB_TYPES``."""
 
@@ -63,7 +77,7 @@ class RunIdentity:
 
     @staticmethod
     def of(result: RunResult) -> RunIdentity:
-        """Return the identity of a run from its result, or from what is known of it before training."""
+        """Return the identity of a run from its result, or from its plan before training."""
         return RunIdentity(
             key=result.key,
             study=result.study,
@@ -79,79 +93,75 @@ class RunIdentity:
 
 
 class Sink(ABC):
-    """Somewhere to mirror a run to. It may raise anything: ``Tracker`` sees to it."""
+    """A destination that a run is mirrored to. It may raise any exception, which ``Tracker`` handles."""
 
     name: str
     """Name used in warnings."""
-    held: int = 0
-    """Rows of this run that it has already: not 0 where it goes on with a run."""
+    stored_rows: int = 0
+    """Rows of this run that it has already, if it resumes a run."""
 
     @abstractmethod
     def __init__(
         self, config: TrackingConfig, run: RunIdentity, folder: Path, contents: dict[str, object]
     ) -> None:
-        """Starts; ``contents`` is what it shows as the run's configuration."""
+        """Start mirroring a run, with ``contents`` as its configuration."""
 
     @abstractmethod
     def log(self, step: int, seconds: float, names: dict[str, object]) -> None:
-        """Mirrors one row; ``seconds`` is the time trained up to it."""
+        """Mirror one row; ``seconds`` is the training time up to it."""
 
     @abstractmethod
     def close(self, result: RunResult | None, exit_code: int) -> None:
-        """Mirror the result (None if there is none), without secrets, and end the run with its exit code."""
+        """Mirror the result (None if it is missing), without secrets, and end the run with its exit code."""
 
     @staticmethod  # noqa: B027
     def abandon(error: Exception) -> None:
-        """Cleans up after an error, the constructor's too; the sink is not used again."""
+        """Clean up after an error, also of the constructor. The sink is not used again."""
 
 
 class Tracker:
-    """A run's mirror. No method ever raises because of the sink."""
+    """Mirrors a run. No method raises an exception of the sink."""
 
     def __init__(
         self, config: TrackingConfig, run: RunIdentity, folder: Path, contents: dict[str, object], steps: int
     ) -> None:
         self.failed = False
-        """True after the sink has failed: nothing is mirrored any more."""
+        """True after the sink has failed: mirroring has stopped."""
         self._sink: Sink | None = None
         self._every, self._bucket = max(1, steps // MOST_ROWS), -1
         self._names: set[str] = set()
+        """Names of the metrics that were mirrored."""
         if config.mode != "off":
             sink = load_class(SINKS[config.mode], Sink, "tracking")  # type: ignore[type-abstract]
             try:
                 self._sink = sink(config, run, folder, contents)
             except Exception as error:
                 self._give_up(sink, error)
-        self._held = self._sink.held if self._sink else 0
+        self._stored_rows = self._sink.stored_rows if self._sink else 0
 
     def log(self, row: MetricRow) -> None:
-        """Mirror a row of ``metrics.jsonl``. A run that goes on first gives those of its record again."""
-        if self._sink is None or self._thinned(row):
+        """Mirror a row of ``metrics.jsonl``. A resumed run passes its stored rows first."""
+        if self._sink is None:
             return
-        if self._held > 0:
-            self._held -= 1
+        if row.kind == "train":  # a long run is thinned to ``MOST_ROWS``
+            previous, self._bucket = self._bucket, row.step // self._every
+            if self._bucket == previous:
+                return
+        if self._stored_rows > 0:
+            self._stored_rows -= 1
             return
-        names = self._known(_names(row))
-        self._try(lambda sink: sink.log(row.step, row.seconds, names))
-
-    def close(self, result: RunResult | None, exit_code: int) -> None:
-        """Mirrors the result (None when there is none) and ends the run with its exit code."""
-        self._try(lambda sink: sink.close(result, exit_code))
-        self._sink = None
-
-    def _thinned(self, row: MetricRow) -> bool:
-        """Return True for a training row that is left out: at most 10,000 rows of a run are mirrored."""
-        if row.kind != "train":
-            return False
-        before, self._bucket = self._bucket, row.step // self._every
-        return self._bucket == before
-
-    def _known(self, names: dict[str, object]) -> dict[str, object]:
-        """Without the metrics that are too many."""
-        for name in names:
+        metrics = {f"{row.kind}/{name}": value for name, value in row.measured.items()}
+        values: dict[str, object] = {f"progress/{axis}": getattr(row, axis) for axis in AXES} | metrics
+        for name in values:
             if len(self._names) < MOST_NAMES:
                 self._names.add(name)
-        return {name: value for name, value in names.items() if name in self._names}
+        mirrored = {name: value for name, value in values.items() if name in self._names}
+        self._try(lambda sink: sink.log(row.step, row.seconds, mirrored))
+
+    def close(self, result: RunResult | None, exit_code: int) -> None:
+        """Mirror the result (None if it is missing), and end the run with its exit code."""
+        self._try(lambda sink: sink.close(result, exit_code))
+        self._sink = None
 
     def _try(self, action: Callable[[Sink], None]) -> None:
         if self._sink is not None:
@@ -181,28 +191,22 @@ def open_tracker(
     *,
     steps: int = 0,
 ) -> Tracker:
-    """Opens the tracker that ``config`` asks for. In a distributed run, call it in rank 0 only.
+    """Open the tracker of a configuration. In a distributed run, only rank 0 calls it.
 
     Args:
         config: mode, project, entity and tags.
-        run: the identity of the run. The same key goes on with the same run.
-        folder: the run folder; sinks keep their files in a folder of their own inside it.
-        resolved_config: the whole config as plain dicts; shown as ``cfg``, three levels deep.
-        derived: what follows from the config, from ``experiments.tracking.derived``; shown as ``derived``.
-        steps: the steps planned, for a long run to be thinned by; 0 where they are not known.
+        run: the identity of the run. The same key resumes the same run.
+        folder: the run folder; each sink has a subfolder for its files.
+        resolved_config: the full configuration as plain values, mirrored as ``cfg``, three levels deep.
+        derived: values that follow from the configuration (``derived``), mirrored as ``derived``.
+        steps: the planned steps, to thin the rows of a long run; 0 if unknown.
     """
     contents = {"cfg": fold(redact(resolved_config), 3), "derived": fold(redact(derived), 3), "spec": SPEC}
     return Tracker(config, run, folder, contents, steps)
 
 
-def _names(row: MetricRow) -> dict[str, object]:
-    """Return a row under the names that are shown: ``progress/tokens``, ``train/loss`` and so on."""
-    metrics = {f"{row.kind}/{name}": value for name, value in row.measured.items()}
-    return {f"progress/{axis}": getattr(row, axis) for axis in AXES} | metrics
-
-
 def fold(tree: dict[str, object], levels: int) -> dict[str, Any]:
-    """The tree with at most ``levels`` levels; what lies deeper gets its path as its key, ``a/b``."""
+    """Return a tree with at most ``levels`` levels; the keys of deeper values are paths such as ``a/b``."""
     folded: dict[str, object] = {}
     for key, value in tree.items():
         if not isinstance(value, dict):
@@ -212,3 +216,53 @@ def fold(tree: dict[str, object], levels: int) -> dict[str, Any]:
         else:
             folded |= {f"{key}/{inner}": leaf for inner, leaf in fold(value, 1).items()}
     return folded
+
+
+def safe_texts(folder: Path) -> dict[str, str]:
+    """Return the text of each of ``FILES`` that exists, without secrets. Rows of metrics are not changed."""
+    texts = {}
+    for name in FILES:
+        path = folder / name
+        if not path.is_file():
+            continue
+        text = path.read_text(encoding="utf-8")
+        if path.suffix == ".json":
+            text = json.dumps(plain(redact(json.loads(text))), indent=1, allow_nan=False) + "\n"
+        elif path.suffix == ".yaml":
+            text = OmegaConf.to_yaml(OmegaConf.create(redact(parse_yaml(text))))
+        texts[name] = text
+    return texts
+
+
+def outcome(result: RunResult) -> dict[str, str | float]:
+    """Return scores, cost and status of a result under short names, the most important first, no secrets."""
+    scores: dict[str, str | float] = {}
+    for metric in result.metrics:
+        name = f"metrics/{metric.split}/{metric.name}"
+        scores[name] = metric.value
+        if len(scores) == 1:
+            scores[f"{name}/standard_error"] = metric.standard_error
+    training = {} if result.training is None else result.training.tree()
+    cost = {f"training/{name}": training[name] for name in COSTS if training.get(name) is not None}
+    status: dict[str, str | float] = {"status": str(result.status)}
+    if result.message is not None:
+        status["message"] = redact(result.message)
+    return {**status, **dict(list(scores.items())[:2]), **cost, **scores}
+
+
+def derived(result: RunResult, provenance: Provenance | None) -> dict[str, object]:
+    """Return values derived from a run's configuration, which are mirrored with it.
+
+    Args:
+        result: result of the run, or its plan before training.
+        provenance: provenance of the run, once it has begun.
+    """
+    ratio = None
+    if result.planned is not None and result.parameters is not None and result.parameters.total:
+        ratio = result.planned.tokens / result.parameters.total
+    sources = {} if provenance is None else provenance.tree()
+    return {
+        **result.model_dump(exclude_unset=True, include={*KNOWN_BEFORE}),
+        "tokens_per_parameter": ratio,
+        **{name: sources[name] for name in ("device", "kernels", "versions", "git") if name in sources},
+    }

@@ -1,12 +1,12 @@
 """Weights & Biases, online or offline.
 
-Offline runs lie inside their run folders, in ``wandb/offline-run-*``, one for each session of a run
-that was interrupted; the newest holds every row of the run. When a run ends, its small files
+Offline runs are inside their run folders, in ``wandb/offline-run-*``, one for each session of a run
+that was interrupted; the newest has every row of the run. When a run ends, its small files
 (``summary.FILES``) are saved as files of the W&B run, for ``archbench wandb fetch`` to read back; with
 ``tracking.artifacts=true`` the model is logged as an artifact.
 
 The summary of a run is a row of W&B's table of runs. It has scores, cost and status, at most ``MOST_SUMMARY``
-keys; what was chosen is in the configuration.
+keys; the settings are in the configuration.
 """
 
 from __future__ import annotations
@@ -22,8 +22,7 @@ from experiments.runtime.json_state import json_objects
 from experiments.runtime.run_status import RunStatus
 from experiments.runtime.secrets import redact
 from experiments.tracking.run_files import AXES, RunResult
-from experiments.tracking.summary import outcome, safe_texts
-from experiments.tracking.tracker import RunIdentity, Sink
+from experiments.tracking.tracker import RunIdentity, Sink, outcome, safe_texts
 
 SUMMARIES = {
     "train/*": "none",
@@ -32,23 +31,23 @@ SUMMARIES = {
     "train/loss": "min,max,last",
     "progress/*": "last",
 }
-"""Summaries that W&B keeps of each metric beside its curve."""
+"""Summaries that W&B stores of each metric in addition to its curve."""
 MOST_SUMMARY = 40
-"""Keys of a summary at most; W&B's own (``_step``, ``_runtime`` ...) come on top."""
+"""Maximum number of keys of a summary, without those of W&B (``_step``, ``_runtime`` ...)."""
 MOST_VALIDATION = 3
 """Validation metrics whose lowest, highest and last value are in the summary."""
 MOST_RESULT = MOST_SUMMARY - len(AXES) - 3 * (MOST_VALIDATION + 1)
-"""Keys of the summary that are left for the result."""
+"""Maximum number of keys of the result in the summary."""
 FILES = "record"
-"""Folder of the W&B run's files in which the record's files are."""
+"""Folder of the W&B run with the files of the run folder."""
 INIT_TIMEOUT = 20.0
 """Seconds to wait for the server when a run starts."""
 FINISH_TIMEOUT = 60.0
 """Seconds to wait for the last uploads when a run ends."""
 FLUSH_SECONDS = 0.5
-"""Seconds of rows that a kill may cost offline; W&B's own default is 15."""
-REFUSED = ("filestream: fatal error", "file transfer: upload")
-"""Beginnings of the client's messages that rows or files did not arrive and are not tried again."""
+"""Seconds between writes offline: at most the rows of this time are lost. The default of W&B is 15."""
+REJECTED = ("filestream: fatal error", "file transfer: upload")
+"""Prefixes of the client's messages that the server rejected rows or files, which are not sent again."""
 RUNNING = "status:running"
 NO_KEY = "no API key: set WANDB_API_KEY or run `wandb login`"
 
@@ -64,7 +63,7 @@ class WandbSink(Sink):
         self.folder = folder
         self.run = start(config, run, folder, contents)
         # Of a resumed run, ``run.step`` is still 0 (wandb 0.31), and every row would be there twice.
-        self.held = int(self.run.starting_step)
+        self.stored_rows = int(self.run.starting_step)
         self.artifacts = config.artifacts
         self.validated: set[str] = set()
 
@@ -80,28 +79,25 @@ class WandbSink(Sink):
         if result is not None:
             tags = [tag for tag in self.run.tags if tag != RUNNING]
             self.run.tags = [*tags, f"status:{result.status}"]
-            shown = list(outcome(result).items())[:MOST_RESULT]
-            self.run.summary.update({f"result/{name}": value for name, value in shown})
-            self._save_record()
+            summary = dict(list(outcome(result).items())[:MOST_RESULT])
+            self.run.summary.update({f"result/{name}": value for name, value in summary.items()})
+            # Redacted copies. A link to a file of the run folder would change with it.
+            copies = Path(self.run.dir) / FILES
+            copies.mkdir(exist_ok=True)
+            for name, text in safe_texts(self.folder).items():
+                (copies / name).write_text(text, encoding="utf-8")
+            self.run.save(str(copies / "*"), base_path=self.run.dir, policy="now")
             if self.artifacts and result.status == RunStatus.COMPLETE and result.training is not None:
-                self._log_model(result.training.steps, dict(shown))
+                self._log_model(result.training.steps, summary)
         if exit_code == Preempted.exit_code:
             self.run.mark_preempting()
         self.run.finish(exit_code=exit_code)
         log = Path(self.run.dir).parent / "logs" / "debug-internal.log"
-        if (refused := refusals(log)) is not None:
-            raise RuntimeError(f"{refused}; archbench wandb sync uploads what is missing")
-
-    def _save_record(self) -> None:
-        """Copies, redacted: a link to a file of the run folder would change with it."""
-        copies = Path(self.run.dir) / FILES
-        copies.mkdir(exist_ok=True)
-        for name, text in safe_texts(self.folder).items():
-            (copies / name).write_text(text, encoding="utf-8")
-        self.run.save(str(copies / "*"), base_path=self.run.dir, policy="now")
+        if (message := rejection(log)) is not None:
+            raise RuntimeError(f"{message}; archbench wandb sync uploads what is missing")
 
     def _log_model(self, step: int, metadata: dict[str, str | float]) -> None:
-        """Log the final model: what ``run=`` of a command, or ``init_from``, needs of the run folder."""
+        """Log the final model: the files of the run folder that ``run=`` or ``init_from`` needs."""
         import wandb
 
         artifact = wandb.Artifact(f"{self.run.id}-model", type="model", metadata=metadata)
@@ -115,14 +111,14 @@ class WandbSink(Sink):
         files = [*self.folder.glob("model.json"), *self.folder.glob("tokenizer*")]
         files += [path for path in checkpoint.rglob("*") if path.is_file()]
         for path in files:
-            # Immutable: W&B reads the file where it is, instead of keeping a copy of each model.
+            # Immutable: W&B reads the file in place, instead of storing a copy of each model.
             artifact.add_file(str(path), name=str(path.relative_to(self.folder)), policy="immutable")
         self.run.log_artifact(artifact)
 
     @staticmethod
     def abandon(error: Exception) -> None:
-        """Where W&B's helper process is gone: else each exit hook prints a traceback, and the next run of
-        this process would talk to the dead helper."""
+        """Clean up if W&B's helper process has ended: otherwise each exit hook prints a traceback, and the
+        next run of this process would connect to the ended helper."""
         if isinstance(error, ConnectionError):
             import wandb
 
@@ -130,24 +126,24 @@ class WandbSink(Sink):
                 wandb.teardown()
 
 
-def refusals(log: Path) -> str | None:
-    """Return what the server refused for good, by the client's log; None where it took everything.
+def rejection(log: Path) -> str | None:
+    """Return the first message in the client's log on data that the server rejected, or None.
 
-    The client itself ends such a run without an error.
+    The client ends such a run without an error.
     """
     if not log.is_file():
         return None
     for line in json_objects(log.read_text(encoding="utf-8", errors="replace").splitlines()):
         message = str(line.get("msg", ""))
-        if str(line.get("level", "")).startswith("ERROR") and message.startswith(REFUSED):
+        if str(line.get("level", "")).startswith("ERROR") and message.startswith(REJECTED):
             return message.partition("\n")[0][:300]
     return None
 
 
 def signed_in() -> bool:
-    """Return True if there is an API key. Nobody is asked for one and nothing is sent.
+    """Return True if there is an API key, without a prompt and without sending data.
 
-    Raises ValueError for a key that cannot be one.
+    Raises ValueError for an invalid key.
     """
     os.environ["WANDB_ERROR_REPORTING"] = "false"  # read on import; stops reports to third parties
     import wandb
@@ -161,20 +157,20 @@ def signed_in() -> bool:
 
 
 def start(config: TrackingConfig, run: RunIdentity, folder: Path, contents: dict[str, object]) -> Any:
-    """The W&B run. wandb is imported when it is asked for: it takes half a second."""
+    """Return the W&B run. The import of wandb takes half a second, so it is imported on first use."""
     os.environ["WANDB_ERROR_REPORTING"] = "false"  # read on import; stops reports to third parties
     import wandb
 
     settings = wandb.Settings(
         mode="online" if config.mode == "online" else "offline",
         silent=True,
-        console="off",  # the run folder has the log; a copy might hold secrets
+        console="off",  # the run folder has the log; a copy might contain secrets
         save_code=False,
         disable_git=True,
         x_disable_machine_info=True,  # command line, program, hardware
         x_save_requirements=False,
         symlink=False,
-        reinit="create_new",  # several runs may share a process; each keeps its own rows
+        reinit="create_new",  # multiple runs may share a process, with separate rows
         init_timeout=INIT_TIMEOUT,
         finish_timeout=FINISH_TIMEOUT,
         finish_timeout_raises=True,

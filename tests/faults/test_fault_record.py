@@ -22,8 +22,7 @@ from experiments.run.model_files import read_model_spec
 from experiments.run.session import code_modules
 from experiments.runtime.errors import CheckpointError, DataError
 from experiments.tracking import code_hash as code_hash_module
-from experiments.tracking.code_hash import code_hash, code_hashes, used_packages
-from experiments.tracking.provenance import provenance
+from experiments.tracking.provenance import code_hash, code_hashes, provenance, used_packages
 from experiments.tracking.run_files import DataSource, checksum, file_record
 from experiments.tracking.run_folder import RunFolder
 from tests.experiments import commands

@@ -19,8 +19,7 @@ from experiments.run.summary import summary
 from experiments.runtime.errors import Preempted
 from experiments.runtime.preemption import Interruptions
 from experiments.tracking.run_files import checksum
-from experiments.tracking.run_folder import RunFolder
-from experiments.tracking.study_folders import StudyFolders
+from experiments.tracking.run_folder import RunFolder, StudyFolders
 from tests.experiments import commands
 from tests.faults.fuzzing import time_limit
 from tests.faults.test_fuzz_damage import CODES, refusal

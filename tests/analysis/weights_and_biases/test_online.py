@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 
 from analysis.load.study import load_study
-from experiments.tracking.summary import FILES
+from experiments.tracking.tracker import FILES
 from tests.experiments import commands
 from tests.experiments.tracking.processes import API_KEY
 from tests.experiments.tracking.wandb_server import Server, serving

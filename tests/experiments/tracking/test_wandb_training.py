@@ -12,8 +12,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from experiments.tracking.run_folder import RunFolder
-from experiments.tracking.summary import FILES
-from experiments.tracking.tracker import fold
+from experiments.tracking.tracker import FILES, fold
 from tests.experiments import commands
 from tests.experiments.tracking.processes import API_KEY, environment
 from tests.experiments.tracking.test_tracked_runs import PATIENCE, WORDS, expected_rows
