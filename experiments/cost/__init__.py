@@ -1,1 +1,1 @@
-"""Price a model that nobody builds: parameters, FLOPs, memory, cache."""
+"""Compute the cost of a model without building it: parameters, FLOPs, memory, cache."""

@@ -1,4 +1,4 @@
-"""Prints what a model costs: parameters, FLOPs, memory of weights and of the decoding state. Builds nothing.
+"""Print the cost of a model without building it: parameters, FLOPs, memory of weights and decoding state.
 
 archbench cost backbone=llama2_70b sequence_length=4096 batch_size=1 precision=bf16
 archbench cost backbone=deepseek_v3 memory_gib=1128 output=deepseek.json
@@ -16,7 +16,6 @@ if __name__ == "__main__":  # before the imports below: see experiments.config.h
     sys.exit()
 
 from pathlib import Path
-from typing import Any
 
 import rich.console
 from omegaconf import DictConfig
@@ -25,33 +24,34 @@ from architectures.backbone import Backbone
 from experiments.config.schema import ScaleConfig
 from experiments.config.sections import plain_tree, with_target
 from experiments.config.structured import component, typed
-from experiments.cost.model_cost import CostConfig, Pricing
+from experiments.cost.model_cost import CostConfig, CostReport, Pricing
 from experiments.cost.tables import render
 from experiments.runtime.atomic_io import write_json
 from experiments.runtime.errors import ConfigError
 
 
 def cost(cfg: DictConfig) -> None:
+    """Print the cost of a composed configuration, and write it to ``output``."""
     report = price(cfg)
     rich.console.Console(highlight=False, width=None if sys.stdout.isatty() else 150).print(render(report))
     if cfg.output is not None:
-        write_json(Path(cfg.output), report)
+        write_json(Path(cfg.output), report.tree())
 
 
-def price(cfg: DictConfig) -> dict[str, Any]:
-    """The numbers of a composed configuration. Raises ConfigError."""
+def price(cfg: DictConfig) -> CostReport:
+    """Return the cost of a composed configuration. Raises ConfigError."""
     tree = plain_tree(cfg)
     cls, config = component(tree, "backbone", Backbone)  # type: ignore[type-abstract]
     scale = typed(ScaleConfig, with_target(tree["scale"]), "scale")
-    own = {key: value for key, value in tree.items() if key not in ("backbone", "scale", "objective")}
-    asked = typed(CostConfig, own, "")
-    if asked.output is not None and not Path(asked.output).parent.is_dir():
+    options = {key: value for key, value in tree.items() if key not in ("backbone", "scale", "objective")}
+    request = typed(CostConfig, options, "")
+    if request.output is not None and not Path(request.output).parent.is_dir():
         raise ConfigError(
-            f"output={asked.output}: there is no folder {Path(asked.output).parent}; make it first"
+            f"output={request.output}: there is no folder {Path(request.output).parent}; make it first"
         )
     try:
-        return Pricing(cls, config, scale, asked).report()
+        return Pricing(cls, config, scale, request).report()
     except ConfigError:
         raise
-    except ValueError as error:  # widths that do not go together
+    except ValueError as error:  # incompatible widths
         raise ConfigError(f"backbone: {error}") from None

@@ -11,10 +11,10 @@ save more for the backward pass of a state-space model.
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import rich.box
 import rich.console
@@ -26,11 +26,15 @@ from experiments.config.options import take_options
 from experiments.config.sections import read_sections
 from experiments.runtime.atomic_io import write_json
 
+if TYPE_CHECKING:
+    from experiments.simulate.step import Simulation
+
 WIDTH = 120
-"""Characters of a line where the output is no terminal."""
+"""Characters of a line if the output is not a terminal."""
 
 _processes: list[int] = []
-_rows: list[dict[str, Any]] = []
+_rows: list[tuple[str, int, Simulation]] = []
+"""Run configuration, number of parameters, and simulation."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,15 +60,33 @@ def main() -> None:
     if not _rows:
         return
     console = rich.console.Console(highlight=False, width=None if sys.stdout.isatty() else WIDTH)
+    simulations = [simulation for _, _, simulation in _rows]
+    memory = [{"peak": simulation.peak} | simulation.memory for simulation in simulations]
     print("Memory of one process at the peak of a step, in MiB:")
-    console.print(_table("memory", ["peak", *_rows[0]["memory"]], 2**20))
+    console.print(_table(list(memory[0]), memory, 2**20))
+    traffic = [simulation.traffic for simulation in simulations]
     print("Bytes that a process exchanges in a step, in MB:")
-    console.print(_table("traffic", sorted({kind for row in _rows for kind in row["traffic"]}), 1e6))
-    if all(None not in row["seconds"].values() for row in _rows):
+    console.print(_table(sorted({kind for sizes in traffic for kind in sizes}), traffic, 1e6))
+    seconds = [simulation.seconds for simulation in simulations]
+    if all(None not in times.values() for times in seconds):
         print("Milliseconds of a step, at best, of computing and of exchanging by the device's links:")
-        console.print(_table("seconds", ["computing", "exchanging"], 1e-3))
+        console.print(_table(["computing", "exchanging"], seconds, 1e-3))
     if config.output:
-        write_json(Path(config.output), _rows)
+        content = [
+            {
+                "cell": cell,
+                "parameters": parameters,
+                "processes": simulation.processes,
+                "layout": simulation.layout,
+                "micro_batches": simulation.micro_batches,
+                "peak": simulation.peak,
+                "memory": simulation.memory,
+                "traffic": simulation.traffic,
+                "seconds": simulation.seconds,
+            }
+            for cell, parameters, simulation in _rows
+        ]
+        write_json(Path(config.output), content)
 
 
 def _collect(cfg: DictConfig) -> None:
@@ -78,34 +100,20 @@ def _collect(cfg: DictConfig) -> None:
     run_plan = plan(settings)
     for count in _processes:
         simulation = simulate(settings, run_plan, count)
-        _rows.append(
-            {
-                "cell": settings.cell,
-                "parameters": run_plan.cost.parameters.total,
-                "processes": count,
-                "layout": simulation.layout,
-                "micro_batches": simulation.micro_batches,
-                "peak": simulation.peak,
-                "memory": simulation.memory,
-                "traffic": simulation.traffic,
-                "seconds": {
-                    "computing": simulation.computing_seconds,
-                    "exchanging": simulation.exchanging_seconds,
-                },
-            }
-        )
+        _rows.append((settings.cell, run_plan.cost.parameters.total, simulation))
 
 
-def _table(column: str, columns: Sequence[str], unit: float) -> rich.table.Table:
-    """Return a table of the bytes of ``memory`` or of ``traffic``, in a unit."""
+def _table(
+    columns: Sequence[str], quantities: Sequence[Mapping[str, float | None]], unit: float
+) -> rich.table.Table:
+    """Return a table with a row of quantities for each simulation, in a unit."""
     table = rich.table.Table(box=rich.box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     table.add_column("cell", no_wrap=True)
     for name in ("processes", "micro-batches", *columns):
         table.add_column(name, justify="right")
-    for row in _rows:
-        sizes = row[column] | {"peak": row["peak"]}
-        values = (f"{sizes.get(name, 0) / unit:,.1f}" for name in columns)
-        table.add_row(row["cell"], str(row["processes"]), str(row["micro_batches"]), *values)
+    for (cell, _, simulation), row in zip(_rows, quantities, strict=True):
+        values = (f"{(row.get(name) or 0) / unit:,.1f}" for name in columns)
+        table.add_row(cell, str(simulation.processes), str(simulation.micro_batches), *values)
     return table
 
 

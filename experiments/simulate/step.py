@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -38,7 +37,7 @@ PARTS = {
     "activations": ("Activation", "Inputs"),
     "temporaries": ("Temp",),
 }
-"""Parts of the memory of a process, and what PyTorch's tracker calls them."""
+"""Parts of the memory of a process, and their names in PyTorch's tracker."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,19 +53,24 @@ class Simulation:
     exchanged: dict[Exchange, int]
     """Bytes of a step on each process, by collective and the processes that take part."""
     computing_seconds: float | None
-    """Seconds of computing in a step at the stated share of the GPU's peak; None where that is not stated."""
+    """Seconds of computing in a step at ``device.mfu`` of the GPU's peak; None if the peak is unknown."""
     exchanging_seconds: float | None
-    """Seconds of exchanging in a step by the stated links; None where they are not stated."""
+    """Seconds of exchanging in a step by the links of the GPU; None if they are unknown."""
 
     @property
     def traffic(self) -> dict[str, int]:
-        """Bytes of a step by collective."""
+        """Return the bytes of a step by collective."""
         return dict(by_collective(self.exchanged))
 
     @property
     def peak(self) -> int:
-        """Bytes at the peak."""
+        """Return the bytes at the peak."""
         return sum(self.memory.values())
+
+    @property
+    def seconds(self) -> dict[str, float | None]:
+        """Return the seconds of a step by activity."""
+        return {"computing": self.computing_seconds, "exchanging": self.exchanging_seconds}
 
 
 def simulate(settings: Settings, plan: Plan, processes: int) -> Simulation:
@@ -86,11 +90,20 @@ def simulate(settings: Settings, plan: Plan, processes: int) -> Simulation:
         dims = make_parallel_dims(settings.parallel, "cpu", settings.budget)
         if dims.strategy == "ddp":  # PyTorch's DDP looks at values of the weights
             raise ConfigError(
-                "parallel.strategy=ddp cannot be simulated: each process holds all weights, gradients and "
-                "moments, and adds all gradients up once a step; choose parallel=fsdp"
+                "parallel.strategy=ddp cannot be simulated: each process stores all weights, gradients and "
+                "moments, and reduces all gradients once a step; choose parallel=fsdp"
             )
         model = plan.sizes.on_meta(settings.backbone_class, plan.matched.config)
-        step = Step(settings, plan, model, Strategy(dims, model, plan.objective, **_words(settings)))
+        strategy = Strategy(
+            dims,
+            model,
+            plan.objective,
+            device=torch.device("cpu"),
+            activation_checkpointing=settings.parallel.activation_checkpointing,
+            compile_blocks=False,
+            precision=settings.device.precision,
+        )
+        step = Step(settings, plan, model, strategy)
         route_evenly(model)
         undivided = _expert_bytes(model) if dims.experts is not None else 0
         try:
@@ -114,9 +127,13 @@ def simulate(settings: Settings, plan: Plan, processes: int) -> Simulation:
                 "backbone.experts.capacity_factor=null drops none"
             ) from None
         (peak,) = tracker.get_tracker_snapshot("peak").values()
-        memory = _by_part(peak)
+        sizes = {str(getattr(key, "value", key)): size for key, size in peak.items()}
+        memory = {part: sum(sizes.get(name, 0) for name in names) for part, names in PARTS.items()}
         memory["weights"] += undivided
-        exchanged = _sum_of_step(micro_batch, final, step.micro_batches)
+        # The last micro-batch with the update, and each micro-batch before it.
+        exchanged = dict(final.exchanged)
+        for exchange, size in micro_batch.exchanged.items():
+            exchanged[exchange] = exchanged.get(exchange, 0) + size * (step.micro_batches - 1)
         links = Links.of(settings.device, settings.parallel.gpus_per_node)
         return Simulation(
             processes=processes,
@@ -139,25 +156,25 @@ class Step:
         batch = settings.budget.batch_size
         rows = batch // strategy.dims.data
         requested = settings.budget.micro_batch_size
-        assert not isinstance(requested, str), "make_parallel_dims refuses auto with several processes"
+        assert not isinstance(requested, str), "make_parallel_dims rejects auto with multiple processes"
         micro = min(requested or rows, rows)
         self.micro_batches = -(-rows // micro)
         tokens = plan.task.batch("train", 0, 0, micro)
         self.view: View = plan.objective.view(tokens, torch.Generator().manual_seed(0))
 
     def make_optimizer(self) -> None:
-        """Make the optimizer, once the model has its weights."""
+        """Create the optimizer, once the model has its weights."""
         self.optimizer = self.settings.optimizer.build(self.model)
 
     def backward(self, *, last: bool) -> Tensor:
-        """Add the gradients of a micro-batch up, and return its loss."""
+        """Accumulate the gradients of a micro-batch, and return its loss."""
         with self.strategy.accumulating(last=last):
             loss = self.strategy.loss(self.view, torch.tensor(1.0), len(self.view.tokens_BT))
             loss.backward()
         return loss.detach()
 
     def run(self) -> Tensor:
-        """Take a step after its last micro-batch, and return the loss of that."""
+        """Compute the last micro-batch, update the weights, and return the loss."""
         loss = self.backward(last=True)
         self.strategy.finish_gradients()
         parameters = list(self.model.parameters())
@@ -178,23 +195,6 @@ def _computing_seconds(settings: Settings, plan: Plan, processes: int) -> float 
     return recompute * training.flops / training.steps / processes / (device.mfu * device.peak_flops)
 
 
-def _sum_of_step(micro_batch: Traffic, final: Traffic, micro_batches: int) -> dict[Exchange, int]:
-    """Return the bytes of a step: those of its last micro-batch and update, and of each one before."""
-    exchanged = dict(final.exchanged)
-    for exchange, size in micro_batch.exchanged.items():
-        exchanged[exchange] = exchanged.get(exchange, 0) + size * (micro_batches - 1)
-    return exchanged
-
-
-def _words(settings: Settings) -> dict[str, Any]:
-    return {
-        "device": torch.device("cpu"),
-        "activation_checkpointing": settings.parallel.activation_checkpointing,
-        "compile_blocks": False,
-        "precision": settings.device.precision,
-    }
-
-
 @contextmanager
 def _pretended_group(processes: int) -> Iterator[None]:
     """Make this process rank 0 of ``processes`` in a fake group, in which collectives are no-ops."""
@@ -208,15 +208,9 @@ def _pretended_group(processes: int) -> Iterator[None]:
 
 
 def _expert_bytes(model: Backbone) -> int:
-    """Return the bytes of this process's experts, which FSDP does not divide and its tracker does not see."""
+    """Return the bytes of this process's experts, which FSDP does not shard and the tracker omits."""
     layers = [layer for layer in model.modules() if isinstance(layer, Experts)]
     stacks: list[Tensor | None] = [
         stack for layer in layers for stack in (layer.gate_XFD, layer.up_XFD, layer.down_XDF)
     ]
     return sum(stack.to_local().nbytes for stack in stacks if isinstance(stack, DTensor))
-
-
-def _by_part(peak: dict[Any, int]) -> dict[str, int]:
-    """Return the bytes of a snapshot by our parts."""
-    sizes = {str(getattr(key, "value", key)): size for key, size in peak.items()}
-    return {part: sum(sizes.get(name, 0) for name in names) for part, names in PARTS.items()}

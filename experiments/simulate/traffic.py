@@ -1,4 +1,10 @@
-"""Bytes that a process exchanges with other processes, counted by collective."""
+"""Bytes that a process exchanges with other processes, by collective, and the time that its links need.
+
+The times follow the rule of NCCL's tests (nccl-tests, doc/PERFORMANCE.md): of a tensor of S bytes, n
+processes send and receive S (n - 1)/n each in an all-gather, a reduce-scatter or an all-to-all, and twice
+that in an all-reduce. Latency and the overlap of communication with computation are ignored: times are lower
+bounds.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +18,8 @@ from torch import Tensor
 from torch.distributed._tools.fake_collectives import CollectiveOp
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from experiments.config.schema import DeviceConfig
+
 NAMESPACES = ("c10d", "_c10d_functional")
 COLLECTIVES = {
     "all-gather": ("allgather", "all_gather"),
@@ -20,7 +28,11 @@ COLLECTIVES = {
     "all-to-all": ("alltoall", "all_to_all"),
     "broadcast": ("broadcast",),
 }
-"""Kinds of collectives, and parts of the names of their operators."""
+"""Types of collectives, and parts of the names of their operators."""
+PASSES = {"all-reduce": 2.0}
+"""Passes of each byte, by type of collective; one for all other types."""
+GPUS_PER_NODE = 8
+"""GPUs of a node if ``parallel.gpus_per_node`` is null."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,18 +58,21 @@ class Traffic(TorchDispatchMode):
 
     @property
     def bytes(self) -> Counter[str]:
-        """Bytes by collective."""
+        """Return the bytes by collective."""
         return by_collective(self.exchanged)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
-        if func.namespace in NAMESPACES and (collective := _kind(str(func))) is not None:
+        if func.namespace not in NAMESPACES:
+            return result
+        matches = (kind for kind, parts in COLLECTIVES.items() if any(part in str(func) for part in parts))
+        if (kind := next(matches, None)) is not None:  # None without communication, such as a wait
             num_in = sum(tensor.nbytes for tensor in _tensors(args[:1]))
             num_other = sum(tensor.nbytes for tensor in _tensors(args[1:2]))
             num_out = sum(tensor.nbytes for tensor in _tensors([result]))
             group = CollectiveOp.get_process_group(func, args)
             ranks = tuple(dist.get_process_group_ranks(group))
-            self.exchanged[Exchange(kind=collective, ranks=ranks)] += max(num_in, num_other, num_out)
+            self.exchanged[Exchange(kind=kind, ranks=ranks)] += max(num_in, num_other, num_out)
         return result
 
 
@@ -67,11 +82,6 @@ def by_collective(exchanged: Mapping[Exchange, int]) -> Counter[str]:
     for exchange, size in exchanged.items():
         totals[exchange.kind] += size
     return totals
-
-
-def _kind(name: str) -> str | None:
-    """Return the type of collective of an operator; None without communication, such as a wait."""
-    return next((kind for kind, parts in COLLECTIVES.items() if any(part in name for part in parts)), None)
 
 
 def _tensors(values: Iterable[Any]) -> list[Tensor]:
@@ -85,3 +95,47 @@ def _tensors(values: Iterable[Any]) -> list[Tensor]:
         elif isinstance(value, list | tuple):
             pending += value
     return list(by_id.values())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Links:
+    """Bandwidths of the links of a GPU, in bytes per second in each direction."""
+
+    node: float
+    """Bandwidth to other GPUs of its node."""
+    network: float
+    """Bandwidth of its network adapter, to other nodes."""
+    gpus_per_node: int
+
+    @classmethod
+    def of(cls, device: DeviceConfig, gpus_per_node: int | None) -> Links | None:
+        """Return the links of a device; None if their bandwidths are unknown."""
+        if device.node_bandwidth is None or device.network_bandwidth is None:
+            return None
+        return cls(
+            node=device.node_bandwidth,
+            network=device.network_bandwidth,
+            gpus_per_node=gpus_per_node or GPUS_PER_NODE,
+        )
+
+    def bandwidth(self, ranks: tuple[int, ...]) -> float:
+        """Return the bytes per second at which processes exchange, with neighbouring ranks on a node.
+
+        Across nodes, a byte crosses the network once for all processes of a node, which
+        send through their adapters in parallel.
+        """
+        nodes = {rank // self.gpus_per_node for rank in ranks}
+        if len(nodes) == 1:
+            return self.node
+        on_node = sum(rank // self.gpus_per_node == ranks[0] // self.gpus_per_node for rank in ranks)
+        return min(self.node, on_node * self.network)
+
+    def seconds(self, exchanged: Mapping[Exchange, int]) -> float:
+        """Return the seconds that exchanges take one after the other."""
+        return sum(
+            PASSES.get(exchange.kind, 1.0)
+            * size
+            * (1 - 1 / len(exchange.ranks))
+            / self.bandwidth(exchange.ranks)
+            for exchange, size in exchanged.items()
+        )

@@ -35,7 +35,7 @@ def compose(*words: str) -> Any:
 
 
 def priced(*words: str) -> dict[str, Any]:
-    return price(compose(*words))
+    return price(compose(*words)).tree()
 
 
 def states(report: dict[str, Any]) -> dict[str, dict[str, Any]]:
