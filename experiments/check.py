@@ -1,9 +1,9 @@
-"""Verify the runs of a study: every run folder, checkpoint and token file, each byte of it.
+"""Verify the runs of a study: every byte of its run folders, checkpoints and token files.
 
     archbench check study=compare [runs=runs]
 
-Prints a line for each damaged file, with what can be done about it. Nothing is changed. Runs that a process
-is writing are left out.
+Prints a line for each damaged file, with a remedy. Nothing is changed. Runs that a process is writing are
+skipped.
 
 The exit code is 0 if nothing is damaged, 3 if only prepared data is, else 6.
 """
@@ -14,7 +14,6 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from experiments.config.options import run_command
 from experiments.runtime.errors import CheckpointError, ConfigError, DataError, RunError, nearest_folder
@@ -28,12 +27,12 @@ AGAIN = "remove the run's folder to begin again"
 
 @dataclass(frozen=True, kw_only=True)
 class CheckConfig:
-    """Which study to verify."""
+    """The study to verify."""
 
     study: str
-    """The study, a folder inside ``runs``."""
+    """Name of the study, a folder in ``runs``."""
     runs: str = "runs"
-    """The folder of all studies."""
+    """Folder of all studies."""
 
 
 @dataclass(kw_only=True)
@@ -44,7 +43,7 @@ class Report:
     checkpoints: int = 0
     token_files: int = 0
     written: int = 0
-    """Runs that a process writes now."""
+    """Runs that a process is writing."""
     records: list[str] = field(default_factory=list)
     """Damage of run folders and checkpoints."""
     data: list[str] = field(default_factory=list)
@@ -57,7 +56,7 @@ class Report:
         return DataError.exit_code if self.data else 0
 
     def lines(self, study: str) -> Iterator[str]:
-        """Yield what is printed."""
+        """Yield the lines to print."""
         yield from (f"damaged: {line}" for line in [*self.records, *self.data])
         yield (
             f"study {study}: {self.runs} runs, {self.checkpoints} checkpoints and {self.token_files} "
@@ -67,7 +66,7 @@ class Report:
 
 
 def check_study(study: Path) -> Report:
-    """Verify everything that belongs to a study. Raises ConfigError where there is none."""
+    """Verify all files of a study. Raises ConfigError if it has no runs."""
     folders = StudyFolders.of(study)
     if not folders.runs:
         raise ConfigError(f"study={study.name}: there is no run in {study}/{nearest_folder(study / 'x')}")
@@ -88,7 +87,7 @@ def check_study(study: Path) -> Report:
 
 
 def _check_record(folder: Path, report: Report) -> tuple[RunResult | None, bool]:
-    """Check the files beside the checkpoints. Return the result, if any, and whether all can be read."""
+    """Check the files other than checkpoints. Return the result, if any, and whether all can be read."""
     run = RunFolder(folder)
     try:
         result, provenance = run.result(), run.provenance()
@@ -111,41 +110,43 @@ def _check_checkpoints(folder: Path, final: int | None, key: str | None, report:
     """Check the checkpoints of a run.
 
     Args:
-        final: step of the last checkpoint; None while the run has not ended.
-        key: of the run; None where its files cannot be read.
+        final: step of the last checkpoint; None if the run has not ended.
+        key: run key; None if its files cannot be read.
     """
     from experiments.run.model_files import RECORD, foreign, read_model_spec, retraining, rewriting
     from experiments.training.checkpoints.checkpoint import broken, committed, place
 
-    found = committed(folder / "checkpoints")
+    checkpoints = committed(folder / "checkpoints")
     if (folder / RECORD).exists():
         try:
             read_model_spec(folder)
         except RunError as error:
             report.records.append(str(error))
-    elif found:
+    elif checkpoints:
         report.records.append(f"{folder / RECORD}: is missing: {rewriting(folder / RECORD)}")
     fetched = (folder / FETCHED).exists()  # without checkpoints
-    if final is not None and not fetched and (last := place(folder / "checkpoints", final)) not in found:
-        report.records.append(f"{last}: is missing: {retraining(last)}")
-    whole = False
-    for path in found:
+    if final is not None and not fetched:
+        last = place(folder / "checkpoints", final)
+        if last not in checkpoints:
+            report.records.append(f"{last}: is missing: {retraining(last)}")
+    is_any_intact = False
+    for path in checkpoints:
         report.checkpoints += 1
         if (reason := broken(path)) is not None:
-            report.records.append(f"{path}: {reason}: {'remove it' if whole else retraining(path)}")
+            report.records.append(f"{path}: {reason}: {'remove it' if is_any_intact else retraining(path)}")
         elif (reason := foreign(path, key)) is not None:
             report.records.append(f"{path}: {reason}: remove it")
         else:
-            whole = True
-    if found and not fetched:
+            is_any_intact = True
+    if checkpoints and not fetched:
         _check_saved(folder, final, report)
 
 
 def _check_saved(folder: Path, final: int | None, report: Report) -> None:
-    """Check the file that tells a run whose checkpoints were lost from one that has not saved any.
+    """Check the file with the last saved step, which shows if checkpoints were lost.
 
     Args:
-        final: step of the last checkpoint; None while the run has not ended, when it may lag behind.
+        final: step of the last checkpoint; None if the run has not ended. Then the file may be older.
     """
     from experiments.training.checkpoints.checkpoint import SAVED, newest_step, saved_step
 
@@ -157,19 +158,23 @@ def _check_saved(folder: Path, final: int | None, report: Report) -> None:
         report.records.append(str(error))
         return
     if final is not None and step != final:
-        reason = "is missing" if step is None else f"says step {step}"
+        reason = "is missing" if step is None else f"has step {step}"
         report.records.append(f"{path}: {reason}: {remedy}")
 
 
 def _check_config(folder: Path, report: Report) -> set[Path]:
-    """Return the folder of prepared tokens that the configuration of a run names, if it is there."""
+    """Return the folder of prepared tokens that the configuration of a run names, if it exists."""
     path = folder / "config.yaml"
     if not path.exists():
         return set()
     try:
         config = read_yaml(path, AGAIN)
-        if not (folder / "result.json").exists():  # of a run that has ended, the result names it
-            RunFolder(folder).check_key(_named_run(folder, config))
+        names, seed = config.get("names"), config.get("seed")
+        # A run that has ended has its key in the result. Otherwise the configuration must fit the path.
+        if not (folder / "result.json").exists() and isinstance(names, dict) and seed is not None:
+            parts = [names.get("backbone"), names.get("task"), names.get("scale")]
+            digest = folder.parent.name.rpartition("-")[2]
+            RunFolder(folder).check_key("-".join(map(str, [*parts, digest, f"s{seed}"])))
         task = config.get("task")
     except RunError as error:
         report.records.append(str(error))
@@ -181,16 +186,8 @@ def _check_config(folder: Path, report: Report) -> set[Path]:
     return {Path(name)} if name and Path(name).is_dir() else set()
 
 
-def _named_run(folder: Path, config: dict[str, Any]) -> str:
-    """Return the run key that a configuration names, with the digest of the path, or the key of the path."""
-    names, seed = config.get("names"), config.get("seed")
-    if not isinstance(names, dict) or seed is None:
-        return RunFolder(folder).key
-    parts = [names.get("backbone"), names.get("task"), names.get("scale")]
-    return "-".join(map(str, [*parts, folder.parent.name.rpartition("-")[2], f"s{seed}"]))
-
-
 def _check_cache(cache: Path, report: Report) -> None:
+    """Check the token files of a folder of prepared data."""
     from experiments.data.token_file import read_meta, verify  # imports torch
     from experiments.data.token_writer import META
 
@@ -205,17 +202,17 @@ def _check_cache(cache: Path, report: Report) -> None:
 
 
 def publish(config: CheckConfig, report: Report) -> int:
-    """Print what is damaged, and return the exit code."""
+    """Print the damaged files, and return the exit code."""
     print("\n".join(report.lines(config.study)), flush=True)
     return report.exit_code
 
 
-def main(words: Sequence[str]) -> int:
-    """Return the exit code."""
+def main(arguments: Sequence[str]) -> int:
+    """Run the command, and return its exit code."""
     return run_command(
-        __doc__, CheckConfig, words,
+        __doc__, CheckConfig, arguments,
         lambda config: (config, check_study(Path(config.runs) / config.study)),
-        lambda found: publish(*found),
+        lambda prepared: publish(*prepared),
     )  # fmt: skip
 
 

@@ -85,53 +85,55 @@ COMMANDS = {
         "slurm status": ("slurm.status", "print the state of each submitted run"),
     },
 }
-"""For each heading of the help: command, module, and what it does. A command may have parts, of two words."""
+"""By heading of the help: command, module and purpose. A subcommand is a command of two parts."""
 
 MODULES = {name: module for group in COMMANDS.values() for name, (module, _) in group.items()}
 NAMES = list(dict.fromkeys(name.partition(" ")[0] for name in MODULES))
-"""The commands, without their parts."""
+"""The commands without subcommands."""
 OPTIONS = ("--help", "--version")
 
 
-def find_command(words: Sequence[str]) -> tuple[str, list[str]]:
-    """Return the command that words begin with, such as ``evaluate experts``, and the words after it.
+def find_command(arguments: Sequence[str]) -> tuple[str, list[str]]:
+    """Return the command at the beginning of arguments, such as ``evaluate experts``, and those after it.
 
-    Raises ConfigError where there is none.
+    Raises ConfigError if there is no such command.
     """
-    first, second = words[0], next((word for word in words[1:2] if not re.search("^-|=", word)), "")
-    parts = {name.partition(" ")[2]: name for name in MODULES if name.startswith(f"{first} ")}
-    if second in parts:
-        return parts[second], list(words[2:])
-    if first in MODULES and not (second and nearest_name(second, parts)):
-        return first, list(words[1:])
-    if parts and not second:
-        raise ConfigError(f"{first}: choose one of {', '.join(parts.values())}")
-    name = f"{first} {second}" if parts else first
-    raise ConfigError(f"'{name}' is no command{nearest(name, parts.values() or [*MODULES, *OPTIONS])}")
+    name, rest = arguments[0], list(arguments[1:])
+    part = rest[0] if rest and not re.search("^-|=", rest[0]) else ""
+    subcommands = {full.partition(" ")[2]: full for full in MODULES if full.startswith(f"{name} ")}
+    if part in subcommands:
+        return subcommands[part], rest[1:]
+    if name in MODULES and not (part and nearest_name(part, subcommands)):
+        return name, rest
+    if subcommands and not part:
+        raise ConfigError(f"{name}: choose one of {', '.join(subcommands.values())}")
+    unknown = f"{name} {part}" if subcommands else name
+    options = subcommands.values() or [*MODULES, *OPTIONS]
+    raise ConfigError(f"'{unknown}' is not a command{nearest(unknown, options)}")
 
 
 @ends_at_signals()
 def main() -> None:
-    """Run the module of the command named by the first words, with the words after it."""
+    """Run the module of the command that the arguments begin with."""
     guard_streams()
-    words = sys.argv[1:]
-    if not words:
+    arguments = sys.argv[1:]
+    if not arguments:
         _fail(_help())
-    group = words[0] in NAMES and words[0] not in MODULES
-    if words[0] in ("-h", "--help") or (group and words[1:] in (["-h"], ["--help"])):
+    has_subcommands_only = arguments[0] in NAMES and arguments[0] not in MODULES
+    if arguments[0] in ("-h", "--help") or (has_subcommands_only and arguments[1:] in (["-h"], ["--help"])):
         print(_help())
         return
-    if "--version" in words:
+    if "--version" in arguments:
         print(importlib.metadata.version("archbench"))
         return
     try:
-        name, sys.argv[1:] = find_command(words)
+        name, sys.argv[1:] = find_command(arguments)
         check_one_root()
     except ConfigError as error:
         _fail(f"error: {error}")
     for package in ("architectures", "analysis", "slurm"):
-        importlib.import_module(package)  # an analysis.py of the user's does not stand in for ours
-    sys.path.append(os.getcwd())  # where classes of the user's are found, after all libraries
+        importlib.import_module(package)  # before an analysis.py of the user could be imported
+    sys.path.append(os.getcwd())  # for classes of the user, after all libraries
     runpy.run_module(MODULES[name], run_name="__main__", alter_sys=True)
 
 

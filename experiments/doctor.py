@@ -1,9 +1,9 @@
-"""Print what this machine and this installation can do, and what is missing for the rest.
+"""Print the capabilities of this machine and this installation, and what is missing.
 
     archbench doctor
 
-A line begins with ``ok``, with ``--`` for what is optional and not there, or with ``!!`` for what keeps runs
-from working. Nothing is installed, downloaded or sent. The exit code is 1 if a line begins with ``!!``.
+A line begins with ``ok``, with ``--`` for an optional part that is missing, or with ``!!`` for a problem that
+makes runs fail. Nothing is installed, downloaded or sent. The exit code is 1 if a line begins with ``!!``.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ OPTIONAL = {
     "mamba_ssm": ("mamba-ssm", "fused scans on a GPU: pip install 'archbench[cuda]'"),
     "fla": ("fla-core", "scan=fla, kernels of linear attention on a GPU: pip install 'archbench[fla]'"),
 }  # fmt: skip
-"""By module: the package, and what it is for."""
-ROOM = 2**30
-"""Free bytes below which a disk is called full."""
+"""Package and purpose, by module."""
+LEAST_FREE_BYTES = 2**30
+"""Free bytes below which a disk counts as full."""
 
 
 def findings() -> Iterator[tuple[str, str]]:
@@ -100,10 +100,10 @@ def _machine() -> Iterator[tuple[str, str]]:
     if reason := allocator_problem():
         yield "--", f"no caching allocator ({reason}): steps with tensors above 32 MiB are slower on a CPU"
     if torch.cuda.is_available():
-        for number in range(torch.cuda.device_count()):
-            free, total = torch.cuda.mem_get_info(number)
-            name = torch.cuda.get_device_name(number)
-            yield "ok", f"cuda:{number} {name}, {free / 2**30:.1f} of {total / 2**30:.1f} GiB free"
+        for index in range(torch.cuda.device_count()):
+            free, total = torch.cuda.mem_get_info(index)
+            name = torch.cuda.get_device_name(index)
+            yield "ok", f"cuda:{index} {name}, {free / 2**30:.1f} of {total / 2**30:.1f} GiB free"
     else:
         yield "--", "no GPU that PyTorch can use"
     yield "ok", f"{free_memory() / 2**30:.1f} of {total_memory() / 2**30:.1f} GiB of memory free"
@@ -120,8 +120,8 @@ def _kernels() -> Iterator[tuple[str, str]]:
     measure_unless_known()
     yield "ok", f"C++ kernels are built for {name}; used where this machine measured {where.GAIN} or more:"
     for kernel, ratios in where.measured_here().items():
-        each = ", ".join(f"{ratio:.2f} in {column}" for column, ratio in ratios.items())
-        yield "ok", f"  {kernel}: {each} times as fast as PyTorch"
+        speedups = ", ".join(f"{ratio:.2f} in {column}" for column, ratio in ratios.items())
+        yield "ok", f"  {kernel}: {speedups} times as fast as PyTorch"
 
 
 def _folders() -> Iterator[tuple[str, str]]:
@@ -130,13 +130,13 @@ def _folders() -> Iterator[tuple[str, str]]:
         while not path.exists():
             path = path.parent
         free = shutil.disk_usage(path).free
-        said = f"{name}: {free / 2**30:.1f} GiB free on the disk of {path}"
+        message = f"{name}: {free / 2**30:.1f} GiB free on the disk of {path}"
         if not os.access(path, os.W_OK):
             yield "!!", f"{name}: {path} is not writable: choose another folder with runs= or task.cache_dir="
-        elif free < ROOM:
-            yield "!!", f"{said}: make room, or choose another disk with runs= or task.cache_dir="
+        elif free < LEAST_FREE_BYTES:
+            yield "!!", f"{message}: free some space, or choose another disk with runs= or task.cache_dir="
         else:
-            yield "ok", said
+            yield "ok", message
 
 
 def _services() -> Iterator[tuple[str, str]]:
@@ -149,8 +149,8 @@ def _services() -> Iterator[tuple[str, str]]:
 
     remedy = "so tracking=wandb cannot upload: wandb login, or tracking=wandb_offline"
     try:
-        found = signed_in()
-        yield ("ok", "W&B: there is an API key") if found else ("--", f"W&B: no API key, {remedy}")
+        has_key = signed_in()
+        yield ("ok", "W&B: there is an API key") if has_key else ("--", f"W&B: no API key, {remedy}")
     except ValueError as error:
         yield "--", f"{error}, {remedy}"
     yield (("ok", "git") if shutil.which("git") else ("--", "no git: commits are not recorded"))
@@ -158,11 +158,11 @@ def _services() -> Iterator[tuple[str, str]]:
 
 @dataclass(frozen=True)
 class DoctorConfig:
-    """There are no options."""
+    """The command has no options."""
 
 
 def publish(lines: Iterator[tuple[str, str]]) -> int:
-    """Print marks and texts as they come, and return the exit code."""
+    """Print mark and text of each line, and return the exit code."""
     worst = 0
     for mark, text in lines:
         print(f"{mark}  {text}", flush=True)
@@ -170,9 +170,9 @@ def publish(lines: Iterator[tuple[str, str]]) -> int:
     return worst
 
 
-def main(words: Sequence[str]) -> int:
-    """Return the exit code."""
-    return run_command(__doc__, DoctorConfig, words, lambda _: findings(), publish)
+def main(arguments: Sequence[str]) -> int:
+    """Run the command, and return its exit code."""
+    return run_command(__doc__, DoctorConfig, arguments, lambda _: findings(), publish)
 
 
 if __name__ == "__main__":

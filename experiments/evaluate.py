@@ -1,4 +1,4 @@
-"""Evaluates a trained model on its own task, or on another.
+"""Evaluate a trained model on its task, or on another.
 
 archbench evaluate run=runs/single/decoder-text-nano-1a2b3c4d/s0
 archbench evaluate run=FOLDER task=text task.sequence_length=512 output=result.json
@@ -17,9 +17,9 @@ if __name__ == "__main__":  # before the imports below: see experiments.config.h
     sys.exit()
 
 import math
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
 
 from omegaconf import DictConfig
 
@@ -47,22 +47,22 @@ class EvaluateConfig:
     run: str
     """Folder of a run, of one of its checkpoints (``RUN/checkpoints/step-N``), or of Hugging Face."""
     split: str = "test"
-    """Split evaluated."""
+    """Split to evaluate."""
     examples: int | None = None
-    """Examples of it, drawn at random by a fixed seed; null for the whole split, or of a generated task as
-    many as bring the standard error of an accuracy to 0.5 points."""
+    """Examples of the split, sampled with a fixed seed; null for the full split, or for a generated task as
+    many as reduce the standard error of an accuracy to 0.5 points."""
     batch_size: int = 32
-    """Examples at once; changes memory, not results."""
+    """Examples of a batch; changes memory, not results."""
     stretches: int | None = None
-    """Equal stretches of the sequence whose loss is shown apart; null shows none."""
+    """Number of equal parts of the sequence with separate losses; null for none."""
     recall: bool = False
-    """Show the perplexity of tokens that complete a bigram of the sequence once more, and of the others."""
+    """Print the perplexity of tokens that repeat a bigram of the sequence, and that of all other tokens."""
     text: str | None = None
-    """Text file whose perplexity is computed as one sequence, instead of a task."""
+    """Text file to compute the perplexity of as one sequence, instead of a task."""
     window: int | None = None
-    """Tokens of it that the model reads at a time; null for as many as it can."""
+    """Tokens of the text in a window; null for as many as the model can read."""
     stride: int | None = None
-    """Tokens of it between the beginnings of windows; null lays them side by side."""
+    """Tokens of the text between the starts of windows; null for windows without overlap."""
     output: str | None = None
     """JSON file to write the result to."""
     device: DeviceConfig = field(default_factory=DeviceConfig)
@@ -72,7 +72,7 @@ class EvaluateConfig:
         if self.split not in SPLITS:
             raise ValueError(f"split={self.split!r} is unknown{nearest(self.split, SPLITS)}")
         if self.text is None and (self.window, self.stride) != (None, None):
-            raise ValueError("window and stride are of a text: give text=FILE, or task.stride for a task")
+            raise ValueError("window and stride need a text: give text=FILE, or task.stride for a task")
         if (self.examples is not None and self.examples < 2) or self.batch_size < 1:
             raise ValueError(
                 f"examples={self.examples} must be 2 or more, or null, and batch_size={self.batch_size} "
@@ -81,6 +81,7 @@ class EvaluateConfig:
 
 
 def evaluate(cfg: DictConfig) -> None:
+    """Evaluate the model of a composed configuration, and print the metrics."""
     tree = plain_tree(cfg)
     section = tree.pop("task", None)
     config = typed(EvaluateConfig, tree, "")
@@ -91,19 +92,54 @@ def evaluate(cfg: DictConfig) -> None:
             raise ConfigError("text and task are given: give one of them")
         _evaluate_text(path, config, Path(config.text))
         return
-    saved = load_model(path, torch_device(config.device.name), task=_task(path, section))
+    if section is not None:
+        task_class, settings = component({"task": section}, "task", Task)  # type: ignore[type-abstract]
+        task = build_task(task_class, settings, task_class.__name__)
+    elif is_run_folder(path):
+        task = read_run(path).build_task()
+    else:
+        raise ConfigError(
+            f"run={path}: a Hugging Face folder has no task: name one, such as task=text "
+            f"task.tokenizer.kind=folder task.tokenizer.path={path}"
+        )
+    _evaluate_task(load_model(path, torch_device(config.device.name), task=task), config)
+
+
+def _evaluate_task(saved: LoadedModel, config: EvaluateConfig) -> None:
+    """Print the metrics of a task, and write them to ``output``."""
+    examples, batch_size, precision = config.examples, config.batch_size, config.device.precision
     metrics = measure(
         saved.model,
         saved.objective,
         saved.task,
         config.split,
-        examples=config.examples,
-        batch_size=config.batch_size,
-        precision=config.device.precision,
+        examples=examples,
+        batch_size=batch_size,
+        precision=precision,
         by_slice=True,
     )
     rates = text_rates(metrics[0], saved.task, config.batch_size)
-    positions, recalled = _positions(saved, config), _recall(saved, config)
+    positions: list[tuple[int, int, float]] = []
+    if config.stretches is not None:
+        positions = nats_by_position(
+            saved.model,
+            saved.objective,
+            config.split,
+            stretches=config.stretches,
+            examples=examples,
+            batch_size=batch_size,
+            precision=precision,
+        )
+    recalled: dict[str, tuple[float, int]] = {}
+    if config.recall:
+        recalled = nats_by_recall(
+            saved.model,
+            saved.objective,
+            config.split,
+            examples=examples,
+            batch_size=batch_size,
+            precision=precision,
+        )
     print(saved.description)
     for metric in metrics:
         print(describe(metric))
@@ -114,11 +150,17 @@ def evaluate(cfg: DictConfig) -> None:
     for name, (nats, tokens) in recalled.items():
         print(f"{name} bigrams: perplexity {math.exp(nats):.4f} over {tokens} tokens")
     if config.output is not None:
-        found = {"model": saved.description, "step": saved.step, "fingerprint": saved.task.fingerprint}
-        listed = [asdict(metric) for metric in metrics]
         by_recall = {name: {"nats_per_token": nats, "tokens": n} for name, (nats, n) in recalled.items()}
         by_position = [{"begin": b, "end": e, "nats_per_token": nats} for b, e, nats in positions]
-        content = {**found, **rates, "by_position": by_position, "by_recall": by_recall, "metrics": listed}
+        content = {
+            "model": saved.description,
+            "step": saved.step,
+            "fingerprint": saved.task.fingerprint,
+            **rates,
+            "by_position": by_position,
+            "by_recall": by_recall,
+            "metrics": [asdict(metric) for metric in metrics],
+        }
         _write(config.output, content)
 
 
@@ -129,22 +171,20 @@ def _evaluate_text(path: Path, config: EvaluateConfig, file: Path) -> None:
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"text={file}: cannot be read: {error}") from None
     saved = load_model(path, torch_device(config.device.name))
-    found = strided_perplexity(
+    perplexity = strided_perplexity(
         saved.model,
         saved.prompt(text),
         window=config.window,
         stride=config.stride,
         precision=config.device.precision,
     )
-    print(f"{saved.description}\n{found}")
+    print(f"{saved.description}\n{perplexity}")
     if config.output is not None:
-        _write(
-            config.output,
-            {"model": saved.description, "step": saved.step, "text": str(file), **asdict(found)},
-        )
+        source = {"model": saved.description, "step": saved.step, "text": str(file)}
+        _write(config.output, source | asdict(perplexity))
 
 
-def _write(output: str, content: dict[str, Any]) -> None:
+def _write(output: str, content: Mapping[str, object]) -> None:
     """Write a JSON file. Raises ConfigError."""
     try:
         write_json(Path(output), content)
@@ -152,48 +192,8 @@ def _write(output: str, content: dict[str, Any]) -> None:
         raise ConfigError(f"output={output}: cannot be written: {error}") from error
 
 
-def _positions(saved: LoadedModel, config: EvaluateConfig) -> list[tuple[int, int, float]]:
-    if config.stretches is None:
-        return []
-    return nats_by_position(
-        saved.model,
-        saved.objective,
-        config.split,
-        stretches=config.stretches,
-        examples=config.examples,
-        batch_size=config.batch_size,
-        precision=config.device.precision,
-    )
-
-
-def _recall(saved: LoadedModel, config: EvaluateConfig) -> dict[str, tuple[float, int]]:
-    if not config.recall:
-        return {}
-    return nats_by_recall(
-        saved.model,
-        saved.objective,
-        config.split,
-        examples=config.examples,
-        batch_size=config.batch_size,
-        precision=config.device.precision,
-    )
-
-
-def _task(path: Path, section: dict[str, Any] | None) -> Task:
-    """The task named on the command line, or else the run's own."""
-    if section is not None:
-        task_class, config = component({"task": section}, "task", Task)  # type: ignore[type-abstract]
-        return build_task(task_class, config, task_class.__name__)
-    if not is_run_folder(path):
-        raise ConfigError(
-            f"run={path}: a Hugging Face folder has no task of its own: name one, such as task=text "
-            f"task.tokenizer.kind=folder task.tokenizer.path={path}"
-        )
-    return read_run(path).build_task()
-
-
 def describe(metric: Metric) -> str:
-    """A metric in one line, with all that is needed to read it."""
+    """Return a line with a metric and what is needed to interpret it."""
     likelihood = f"{metric.likelihood} likelihood, " if metric.likelihood else ""
     return (
         f"{metric.split} {metric.name} {metric.value:.4f}{plus_minus(metric.standard_error)} {metric.unit} "

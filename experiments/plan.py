@@ -1,15 +1,15 @@
-"""Prints the cells of a study: parameters, FLOPs, state, and what is done. Trains nothing.
+"""Print the runs of a study: parameters, FLOPs, decoding state and status. Nothing is trained.
 
     archbench plan study=compare
     archbench plan -m backbone=glob(*) task=text
     archbench plan study=compare --watch
 
-``--watch`` shows instead how far a study is while others run it, until all its runs have ended; where the
-output is no terminal it shows that once. ``--list`` prints a line of JSON for each run instead, without its
-cost: its names, digest, seed, status, or the reason why it is refused.
+``--watch`` prints instead the progress of a study that other processes run, until all its runs have ended; if
+the output is not a terminal, only once. ``--list`` prints a line of JSON for each run instead, without its
+cost: names, digest, seed and status, or the reason why it is rejected.
 
-Where the device states its peak (``device=h100``), memory of each GPU by part, GPU hours, disk and a time
-limit for SLURM are estimated too, for ``parallel.nodes`` and ``parallel.gpus_per_node``.
+If the peak of the device is known (``device=h100``), memory of each GPU by part, GPU hours, disk and a time
+limit for SLURM are estimated, too, for ``parallel.nodes`` and ``parallel.gpus_per_node``.
 """
 
 from __future__ import annotations
@@ -42,32 +42,32 @@ if TYPE_CHECKING:
     from experiments.tracking.run_files import PlannedCost
 
 WIDTH = 100
-"""Characters of a line where the output is no terminal."""
+"""Characters of a line if the output is not a terminal."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cell:
-    """A run as the tables show it."""
+    """A run, as a row of the tables."""
 
     name: str
-    """CELL; the words of a run that is refused."""
+    """CELL; for a rejected run its overrides."""
     status: str
     exit_code: int = 0
     refused: str = ""
-    """Reason why it is refused; empty where that is printed already."""
+    """Reason why it is rejected; empty if the reason is printed already."""
     task: str = ""
     key: str = ""
     """CELL-DIGEST."""
     seed: int = 0
     cost: PlannedCost | None = None
-    """None of a run that is refused."""
+    """None for a rejected run."""
 
 
 _cells: list[Cell] = []
 _watched: dict[str, list[Planned]] = {}
 _notes: list[str] = []
 _estimated: list[tuple[str, Estimated]] = []
-"""Digest and estimate of each run configuration for a GPU whose peak is stated (``device=h100``)."""
+"""Digest and estimate of each run configuration for a GPU with a known peak (``device=h100``)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,38 +81,45 @@ class PlanConfig:
 
 
 def main() -> None:
-    """Print the runs that the words ask for."""
+    """Print the runs of the overrides."""
     config = take_options(PlanConfig)
-    sys.argv.append("hydra/launcher=basic")  # one process: the rows are gathered here
-    start(_note if config.watch else _list if config.list else _collect, refused=_refuse)
+    sys.argv.append("hydra/launcher=basic")  # one process, which collects the rows
+    start(_watch if config.watch else _list if config.list else _collect, refused=_add_rejected)
     for study, watched in _watched.items():
         watch(study, watched)
     if not _cells:
-        return  # watched, or --help or --cfg was all that was asked
+        return  # after --watch, --help or --cfg
     console = rich.console.Console(highlight=False, width=None if sys.stdout.isatty() else WIDTH)
-    for line in _held_equal():
-        console.print(line)
-    for line in dict.fromkeys(_notes):
+    for line in dict.fromkeys([*_equal_sizes(), *_notes]):
         console.print(line)
     for table in _tables():
         console.print()
         console.print(table)
     console.print()
     if _estimated:
-        _print_estimates(console)
-    refused = [cell for cell in _cells if cell.cost is None]
-    for cell in refused:
+        from experiments.run.estimate.tables import resource_tables, too_large
+
+        estimates = [estimate for _, estimate in _estimated]
+        memory, cluster = resource_tables(estimates)
+        console.print("Memory of each GPU at the peak of a step, estimated, in GiB:")
+        console.print(memory)
+        console.print("To request from a cluster:")
+        console.print(cluster)
+        for line in too_large(estimates):
+            console.print(line)
+    rejected = [cell for cell in _cells if cell.cost is None]
+    for cell in rejected:
         if cell.refused:
             sys.stderr.write(redact(f"error: {cell.name}: {cell.refused}\n"))
     done = sum(cell.status in ("done", "stored") for cell in _cells)
     runs, verb = plural(len(_cells), "run"), "is" if len(_cells) == 1 else "are"
-    print(f"{done} of {runs} {verb} done; archbench train with the same words runs the others.")
-    if refused:
-        sys.exit(refused[0].exit_code)
+    print(f"{done} of {runs} {verb} done; archbench train with the same arguments runs the others.")
+    if rejected:
+        sys.exit(rejected[0].exit_code)
 
 
 def _read(cfg: DictConfig) -> Settings:
-    """The settings of a cell. Raises ConfigError, before torch is imported where it can."""
+    """Return the settings of a run. Raises ConfigError, if possible before torch is imported."""
     sections = read_sections(cfg)
     from experiments.run.settings import read_settings
 
@@ -121,8 +128,12 @@ def _read(cfg: DictConfig) -> Settings:
 
 def _list(cfg: DictConfig) -> None:
     """Print a run configuration as a line of JSON. Builds no model and opens no data."""
-    words = HydraConfig.get().overrides.task
-    line: dict[str, object] = {"words": list(words), "task": cfg.names.task, "backbone": cfg.names.backbone}
+    overrides = HydraConfig.get().overrides.task
+    line: dict[str, object] = {
+        "words": list(overrides),
+        "task": cfg.names.task,
+        "backbone": cfg.names.backbone,
+    }
     try:
         settings = _read(cfg)
         line |= {"cell": settings.cell, "digest": settings.digest, "seed": settings.seed}
@@ -133,7 +144,7 @@ def _list(cfg: DictConfig) -> None:
 
 
 def _collect(cfg: DictConfig) -> None:
-    """Add the row of a run configuration: its cost, or why it is refused. Builds no model."""
+    """Add the row of a run: its cost, or the reason why it is rejected. Builds no model."""
     try:
         settings = _read(cfg)
         from experiments.run.estimate.resources import estimate
@@ -142,11 +153,11 @@ def _collect(cfg: DictConfig) -> None:
 
         key = f"{settings.cell}-{settings.digest}"
         with stops_at_once():  # it may prepare data
-            priced, stands_in = with_stand_in(settings)
-            planned = plan(priced)
+            estimated_settings, stands_in = with_stand_in(settings)
+            run_plan = plan(estimated_settings)
         if stands_in:
             _notes.append(
-                f"{settings.names.task} is not prepared yet: it is priced on the embedded text, "
+                f"{settings.names.task} is not prepared yet: its cost is computed on the embedded text, "
                 "and its first run prepares it"
             )
         _cells.append(
@@ -156,30 +167,30 @@ def _collect(cfg: DictConfig) -> None:
                 task=settings.names.task,
                 key=key,
                 seed=settings.seed,
-                cost=planned.cost,
+                cost=run_plan.cost,
             )
         )
-        if settings.device.peak_flops is not None and all(key != known for known, _ in _estimated):
-            found = estimate(priced, planned)
-            _estimated.append((key, (settings.cell, settings.parallel, settings.device, found)))
+        if settings.device.peak_flops is not None and key not in dict(_estimated):
+            resources = estimate(estimated_settings, run_plan)
+            _estimated.append((key, (settings.cell, settings.parallel, settings.device, resources)))
     except RunError as error:
-        words = " ".join(HydraConfig.get().overrides.task)
-        _cells.append(Cell(name=words, status="refused", refused=str(error), exit_code=error.exit_code))
+        name = " ".join(HydraConfig.get().overrides.task)
+        _cells.append(Cell(name=name, status="refused", refused=str(error), exit_code=error.exit_code))
 
 
-def _refuse(sweep: DictConfig, words: Sequence[str], reason: str) -> None:
-    """Add the row of a cell that cannot be composed, whose reason is printed already."""
-    _cells.append(Cell(name=" ".join(words), status="refused", exit_code=ConfigError.exit_code))
+def _add_rejected(sweep: DictConfig, overrides: Sequence[str], reason: str) -> None:
+    """Add the row of a run that cannot be composed. The reason is printed already."""
+    _cells.append(Cell(name=" ".join(overrides), status="refused", exit_code=ConfigError.exit_code))
 
 
-def _note(cfg: DictConfig) -> None:
+def _watch(cfg: DictConfig) -> None:
     """Add a run to be watched: its folder and its training budget."""
     try:
         settings = _read(cfg)
     except RunError as error:
         sys.stderr.write(redact(f"error: {' '.join(HydraConfig.get().overrides.task)}: {error}\n"))
         return
-    planned = Planned(
+    run = Planned(
         cell=settings.cell,
         backbone=settings.names.backbone,
         seed=settings.seed,
@@ -187,17 +198,17 @@ def _note(cfg: DictConfig) -> None:
         tokens=settings.budget.tokens,
         size=settings.scale.target or 1,
     )
-    _watched.setdefault(settings.study.name, []).append(planned)
+    _watched.setdefault(settings.study.name, []).append(run)
 
 
 def _status(settings: Settings) -> str:
-    """``done``, ``stored``, ``failed: why``, ``unreadable: why``, ``begun, step N`` or ``missing``."""
+    """Return ``done``, ``stored``, ``failed: WHY``, ``unreadable: WHY``, ``begun, step N`` or ``missing``."""
     from experiments.run.skipped_cells import stored_status
 
     folder = RunFolder(settings.folder)
     try:
         result = folder.result()
-    except CheckpointError as error:  # the other cells are listed all the same
+    except CheckpointError as error:  # the other runs are listed nevertheless
         return f"{RunStatus.UNREADABLE}: {str(error).splitlines()[0]}"
     if result is not None:
         if result.status == RunStatus.COMPLETE:
@@ -211,8 +222,8 @@ def _status(settings: Settings) -> str:
     return "begun" if folder.root.exists() else "missing"
 
 
-def _held_equal() -> list[str]:
-    """Return what is held equal on each task, and the mixtures of which all experts are counted."""
+def _equal_sizes() -> list[str]:
+    """Return the size that is equal for all models on each task, and mixtures with all experts counted."""
     matched = [(cell.task, cell.name, cell.cost.matched) for cell in _cells if cell.cost is not None]
     lines = [
         f"{task}: widths as given"
@@ -225,9 +236,9 @@ def _held_equal() -> list[str]:
 
 
 def _tables() -> list[rich.table.Table]:
-    """Return two tables of at most 100 characters: what a cell costs and what is done; then its setup.
+    """Return two tables of at most 100 characters: cost and status of each run configuration, and its setup.
 
-    Runs of a cell that differ in their seeds share a row.
+    Runs that differ only in their seeds share a row.
     """
     costs = _empty("residual", "body", "total", "active", "FLOPs/token", "FLOPs", "seed", "status")
     setups = _empty("d_model", "layers", "heads", "state", "batch", "length", "lr", "tokens", "at 2k")
@@ -238,19 +249,22 @@ def _tables() -> list[rich.table.Table]:
         if (cost := seeds[0].cost) is None:
             continue
         setup, parameters, matched = cost.setup, cost.parameters, cost.matched
+        statuses = {cell.status for cell in seeds}
         costs.add_row(
             seeds[0].name,
             "" if matched.target is None else f"{matched.residual:+.2%}",
-            *(count(number) for number in (parameters.body, parameters.total, parameters.active)),
+            *(count(value) for value in (parameters.body, parameters.total, parameters.active)),
             count(cost.flops_per_token),
             count(cost.planned.flops),
             ",".join(str(cell.seed) for cell in seeds),
-            _statuses(seeds),
+            statuses.pop()
+            if len(statuses) == 1
+            else "; ".join(f"{cell.seed}: {cell.status}" for cell in seeds),
         )
         shape = (setup.d_model, setup.num_layers, setup.num_heads, setup.d_state, setup.batch_size)
         setups.add_row(
             seeds[0].name,
-            *("-" if number is None else str(number) for number in shape),
+            *("-" if value is None else str(value) for value in shape),
             str(setup.sequence_length),
             f"{setup.learning_rate:g}",
             count(cost.planned.tokens),
@@ -259,30 +273,8 @@ def _tables() -> list[rich.table.Table]:
     return [costs, setups]
 
 
-def _print_estimates(console: rich.console.Console) -> None:
-    """Print memory of each GPU and what to ask a cluster for, of the cells whose device states its peak."""
-    from experiments.run.estimate.tables import resource_tables, too_large
-
-    cells = [cell for _, cell in _estimated]
-    memory, cluster = resource_tables(cells)
-    console.print("Memory of each GPU at the peak of a step, estimated, in GiB:")
-    console.print(memory)
-    console.print("To ask a cluster for:")
-    console.print(cluster)
-    for line in too_large(cells):
-        console.print(line)
-
-
-def _statuses(seeds: list[Cell]) -> str:
-    """Return the status that the seeds share, or that of each."""
-    statuses = {cell.status for cell in seeds}
-    return (
-        statuses.pop() if len(statuses) == 1 else "; ".join(f"{cell.seed}: {cell.status}" for cell in seeds)
-    )
-
-
 def _empty(*columns: str) -> rich.table.Table:
-    """Return a table without rows, in which cells and numbers are whole: their columns stand close."""
+    """Return a table without rows, with narrow columns in which only the status is wrapped."""
     table = rich.table.Table(box=rich.box.SIMPLE_HEAD, padding=(0, 0), pad_edge=False, show_edge=False)
     table.add_column("cell", no_wrap=True)
     for name in columns:

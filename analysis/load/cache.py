@@ -37,7 +37,7 @@ from analysis.load import run_config, run_record
 from analysis.load.run_record import FILES, read_run
 from experiments.runtime import json_state, yaml_state
 from experiments.tasks import metrics
-from experiments.tracking import frame_columns, run_files, study_folders
+from experiments.tracking import frame_columns, run_files, run_folder
 
 NAME = ".frame"
 CHECKSUM = struct.Struct("<I")
@@ -45,7 +45,7 @@ CHECKSUM = struct.Struct("<I")
 CURVE = "curve_"
 SOURCES = (
     __file__, run_record.__file__, run_config.__file__, run_files.__file__, frame_columns.__file__,
-    metrics.__file__, json_state.__file__, yaml_state.__file__, study_folders.__file__,
+    metrics.__file__, json_state.__file__, yaml_state.__file__, run_folder.__file__,
 )  # fmt: skip
 CODE = hashlib.sha256(b"".join(Path(source).read_bytes() for source in SOURCES)).hexdigest()
 """Hash of the code that made the rows."""

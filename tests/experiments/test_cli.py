@@ -46,7 +46,7 @@ def test_every_module_can_be_run(module: str) -> None:
 def test_a_mistyped_command_names_the_nearest() -> None:
     done = run("trian", "task=recall")
     assert done.returncode == errors.ConfigError.exit_code
-    assert done.stderr == "error: 'trian' is no command; did you mean 'train'?\n"
+    assert done.stderr == "error: 'trian' is not a command; did you mean 'train'?\n"
 
 
 @pytest.mark.parametrize(
@@ -69,12 +69,12 @@ def test_a_second_word_chooses_a_part(line: str, name: str, rest: list[str]) -> 
     [
         (
             "evaluate downstrem run=x",
-            "'evaluate downstrem' is no command; did you mean 'evaluate downstream'?",
+            "'evaluate downstrem' is not a command; did you mean 'evaluate downstream'?",
         ),
         ("wandb", "wandb: choose one of wandb sync, wandb dashboard, wandb fetch"),
-        ("slurm qqq", "'slurm qqq' is no command; options: slurm prepare, slurm status, slurm submit"),
-        ("experts", "'experts' is no command; did you mean 'evaluate experts'?"),
-        ("submit", "'submit' is no command; did you mean 'slurm submit'?"),
+        ("slurm qqq", "'slurm qqq' is not a command; options: slurm prepare, slurm status, slurm submit"),
+        ("experts", "'experts' is not a command; did you mean 'evaluate experts'?"),
+        ("submit", "'submit' is not a command; did you mean 'slurm submit'?"),
     ],
 )
 def test_a_part_that_is_not_there(line: str, said: str) -> None:

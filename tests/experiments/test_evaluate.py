@@ -89,7 +89,7 @@ def test_a_hugging_face_folder_needs_a_task_and_gets_the_same_value(
 ) -> None:
     folder = tmp_path / "folder"
     save_folder(load_model(decoder, DEVICE).model, folder)
-    with pytest.raises(ConfigError, match="has no task of its own: name one, such as task=text"):
+    with pytest.raises(ConfigError, match="has no task: name one, such as task=text"):
         said(capsys, folder)
     theirs = said(capsys, folder, *commands.SHORT_TEXT).splitlines()
     assert theirs[1:] == said(capsys, decoder).splitlines()[1:]
