@@ -1,12 +1,11 @@
-"""Writes a trained model as a folder that the Hugging Face library loads.
+"""Write a trained model as a folder that the Hugging Face library loads.
 
     archbench export run=runs/single/decoder-text-nano-1a2b3c4d/s0 to=exported
     archbench export run=FOLDER to=exported shard_bytes=2_000_000_000
 
-The weights and settings are written, and the tokenizer where the run has learned
-one. Of a Hugging Face folder, or a run that began from one, config.json, precision,
-tokenizer, chat template and generation_config.json are kept. A model that no class
-of that library can express is refused by the settings in the way.
+Weights and settings are written, and the tokenizer if the run has trained one. For a Hugging Face folder, or
+a run that was initialized from one, config.json, precision, tokenizer, chat template and generation_config.json
+are copied. A model that no class of that library can express is rejected; the message names the settings.
 """
 
 from __future__ import annotations
@@ -51,9 +50,9 @@ class ExportConfig:
     to: str
     """Folder to write, which must not exist yet."""
     shard_bytes: int | None = None
-    """Splits the weights into files of at most this size; null writes one."""
+    """Maximum size of a file of weights; null writes one file."""
     model_type: str | None = None
-    """``model_type`` there, where several classes compute the same; null takes the first."""
+    """``model_type`` in the library, if multiple classes compute the same; null uses the first."""
 
     def __post_init__(self) -> None:
         if self.shard_bytes is not None and self.shard_bytes < 1:
@@ -69,13 +68,13 @@ def export(cfg: DictConfig) -> None:
     saved = load_model(source, torch.device("cpu"))
     original = None if saved.run is not None else json.loads((source / "config.json").read_text())
     folder.parent.mkdir(parents=True, exist_ok=True)
-    # Written beside and moved, so that the folder is there with all its files or not at all.
+    # Written to a temporary folder and moved, so that the folder has all its files or does not exist.
     with tempfile.TemporaryDirectory(prefix=".export.", dir=folder.parent) as temporary:
-        whole = Path(temporary) / folder.name
+        written = Path(temporary) / folder.name
         try:
             save_folder(
                 saved.model,
-                whole,
+                written,
                 shard_bytes=config.shard_bytes,
                 model_type=config.model_type,
                 token_ids=token_ids(saved),
@@ -85,41 +84,41 @@ def export(cfg: DictConfig) -> None:
         except ValueError as error:
             raise ConfigError(f"{saved.description}: {error}") from None
         if saved.task.tokenizer is not None:
-            write_tokenizer(saved.task.tokenizer, whole, saved.model.capabilities)
-        whole.rename(folder)
-    kind = json.loads((folder / "config.json").read_text())["architectures"][0]
+            write_tokenizer(saved.task.tokenizer, written, saved.model.capabilities)
+        written.rename(folder)
+    architecture = json.loads((folder / "config.json").read_text())["architectures"][0]
     blueprint = read_folder_config(folder)
     print(
-        f"{folder}: {kind}, vocabulary {blueprint.vocab_size}, made for {blueprint.max_length} tokens; from "
-        f"{saved.description}"
+        f"{folder}: {architecture}, vocabulary {blueprint.vocab_size}, for {blueprint.max_length} tokens; "
+        f"from {saved.description}"
     )
 
 
 def token_ids(saved: LoadedModel) -> dict[str, Any]:
-    """The special tokens for config.json: those of the folder that the tokenizer is from, or ours."""
+    """Return the special tokens for config.json: those of the tokenizer's folder, or of our vocabulary."""
     if isinstance(saved.task.tokenizer, FolderTokenizer) and not saved.task.tokenizer.is_run:
         return saved.task.tokenizer.settings
-    found = special_ids(saved.task.vocabulary)
-    if saved.model.capabilities.encoder_decoder and "pad_token_id" in found:
-        found["decoder_start_token_id"] = found["pad_token_id"]  # as in the objectives that write a target
-    return found
+    ids = special_ids(saved.task.vocabulary)
+    if saved.model.capabilities.encoder_decoder and "pad_token_id" in ids:
+        ids["decoder_start_token_id"] = ids["pad_token_id"]  # as in the objectives that generate a target
+    return ids
 
 
 def special_ids(vocabulary: Vocabulary) -> dict[str, int]:
-    """The special tokens that a vocabulary has."""
-    found = {}
+    """Return the special tokens of a vocabulary by their key in config.json."""
+    ids = {}
     for name in ("pad", "bos", "eos"):
         try:
-            found[f"{name}_token_id"] = getattr(vocabulary, name)
+            ids[f"{name}_token_id"] = getattr(vocabulary, name)
         except DataError:  # a folder's tokenizer need not have all of them
             continue
-    return found
+    return ids
 
 
 def write_tokenizer(tokenizer: TextTokenizer, folder: Path, capabilities: Capabilities) -> None:
-    """The tokenizer's files as they were; or ours, and what tells that library how to read it.
+    """Copy the files of a tokenizer from a folder, or write ours with the settings that the library needs.
 
-    Ours gets the special tokens that the model was trained behind and before. Nothing for plain bytes.
+    Our tokenizer adds the special tokens that the model was trained with. Bytes need no files.
     """
     if isinstance(tokenizer, FolderTokenizer):
         tokenizer.copy_files(folder)

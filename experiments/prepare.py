@@ -3,11 +3,11 @@
     archbench prepare task=fineweb_edu processes=16
     archbench prepare study=recipe/1_3b
 
-A dataset of the hub, or a local folder in its layout, is tokenised by several processes. A process that is
-killed loses the part it was at: the same command continues. The token files are the same, to the byte, for
-any number of processes. Other data is prepared as the first run would do it.
+A dataset of the hub, or a local folder in its layout, is tokenised by multiple processes. If a process is
+killed, its current part is lost, and the same command resumes. The token files are byte-identical for
+any number of processes. Other data is prepared as the first run would prepare it.
 
-On a cluster, ``archbench slurm prepare`` submits this as jobs. The words are those of ``archbench train``
+On a cluster, ``archbench slurm prepare`` submits this as jobs. The arguments are those of ``archbench train``
 and the keys below.
 """
 
@@ -42,12 +42,12 @@ class PrepareConfig:
     """The part of the preparation that this process does."""
 
     processes: int | None = None
-    """Processes that tokenise; by default one for each CPU of the job or of the machine."""
+    """Number of processes that tokenise; by default one for each CPU of the job or of the machine."""
     stage: str = "all"
-    """``plan`` only looks at the dataset, and learns the tokenizer where one is learned; ``parts`` only
-    tokenises; ``all`` does both and puts the parts together."""
+    """``plan`` only inspects the dataset, and trains the tokenizer if needed; ``parts`` only tokenises;
+    ``all`` does both and merges the parts."""
     share: str | None = None
-    """With stage=parts: ``K/N``, the K-th of N shares, from 0; ``slurm``, that of this array task."""
+    """With stage=parts: ``K/N``, share K of N, from 0; ``slurm`` for that of this array task."""
 
     def __post_init__(self) -> None:
         if self.processes is not None and self.processes < 1:
@@ -55,30 +55,30 @@ class PrepareConfig:
         if self.stage not in STAGES:
             raise ValueError(f"stage={self.stage} is unknown{nearest(self.stage, STAGES)}")
         if self.share is not None and self.stage != "parts":
-            raise ValueError(f"share={self.share} is of stage=parts: add that, or leave share out")
+            raise ValueError(f"share={self.share} needs stage=parts: add it, or leave share out")
         self.index_of()
 
     def index_of(self) -> tuple[int, int]:
-        """Return the number of the share, and how many there are."""
+        """Return the index of the share, and the number of shares."""
         if self.share is None:
             return 0, 1
         if self.share == "slurm":
-            first = int(os.environ.get("SLURM_ARRAY_TASK_MIN", 0))
-            index = int(os.environ.get("SLURM_ARRAY_TASK_ID", 0)) - first
+            start = int(os.environ.get("SLURM_ARRAY_TASK_MIN", 0))
+            index = int(os.environ.get("SLURM_ARRAY_TASK_ID", 0)) - start
             return index, int(os.environ.get("SLURM_ARRAY_TASK_COUNT", 1))
-        found = re.fullmatch(r"(\d+)/(\d+)", self.share)
-        if found is None or not int(found[1]) < int(found[2]):
+        match = re.fullmatch(r"(\d+)/(\d+)", self.share)
+        if match is None or not int(match[1]) < int(match[2]):
             raise ValueError(f"share={self.share} must be like 0/4 to 3/4, or slurm")
-        return int(found[1]), int(found[2])
+        return int(match[1]), int(match[2])
 
     @property
     def num_processes(self) -> int:
-        """Return the processes, by default one for each core that this process may use."""
+        """Return the number of processes, by default one for each core that this process may use."""
         return self.processes or usable_cores()
 
 
 class _Prepared:
-    """Prepares the data of one run configuration after the other, each data once."""
+    """Prepares the data of run configurations in sequence, each dataset once."""
 
     def __init__(self, config: PrepareConfig) -> None:
         self.config = config
@@ -87,7 +87,7 @@ class _Prepared:
     def prepare(self, cfg: DictConfig) -> None:
         """Prepare the data of a run configuration. Raises RunError."""
         sections = read_sections(cfg)
-        from experiments.run.settings import read_settings  # imports torch, which --help need not wait for
+        from experiments.run.settings import read_settings  # imports torch, which --help does not need
 
         settings = read_settings(sections, untuned=True)
         for task in (settings.task, *settings.extra_evaluations.values()):
@@ -120,12 +120,12 @@ class _Prepared:
         from experiments.data.preparation.processes import make_parts
         from experiments.data.token_file import planned_folder
 
-        given = (task, task.tokenizer, task.num_sentinels, task.cache_dir)
-        destination, _ = planned_folder(*given)
+        source = (task, task.tokenizer, task.num_sentinels, task.cache_dir)
+        destination, _ = planned_folder(*source)
         if destination.is_dir():
             print(f"{name}: is prepared already, in {destination}", flush=True)
             return
-        preparation = begin(*given)
+        preparation = begin(*source)
         total = sum(1 for _ in preparation.parts())
         print(f"{name}: {total} parts in {preparation.folder}", flush=True)
         if self.config.stage == "plan":
@@ -138,9 +138,9 @@ class _Prepared:
 
 
 def main() -> None:
-    """Prepare what the words ask for."""
+    """Prepare the data of the runs of the overrides."""
     config = take_options(PrepareConfig, __doc__)
-    # In this process, whatever launcher the study asks for: the data of its cells comes one after the other.
+    # In this process, regardless of the launcher of the study: datasets are prepared in sequence.
     sys.argv.append("hydra/launcher=basic")
     start(_Prepared(config).prepare)
 

@@ -50,8 +50,10 @@ def _without_options_off(tree: dict[str, Any]) -> dict[str, Any]:
 def _without_modules(value: Any) -> Any:
     """Return the settings with each class named without its module, which may change."""
     if isinstance(value, dict):
-        own = {k: _without_modules(v) for k, v in value.items()}
-        return {**own, "_target_": str(own["_target_"]).rpartition(".")[2]} if "_target_" in own else own
+        settings = {k: _without_modules(v) for k, v in value.items()}
+        if "_target_" in settings:
+            settings["_target_"] = str(settings["_target_"]).rpartition(".")[2]
+        return settings
     return [_without_modules(v) for v in value] if isinstance(value, list) else value
 
 

@@ -1,4 +1,4 @@
-"""The same model with other kinds of key/value heads: multi-head, grouped-query, multi-query, latent."""
+"""The same model with other types of key/value heads: multi-head, grouped-query, multi-query, latent."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from architectures.layers.attention.config import AttentionConfig, LatentConfig
 from architectures.layers.attention.multi_head import head_dim
 
 GROUPS = 8
-"""Key/value heads of the grouped-query variant, where the model has no number of its own."""
+"""Maximum key/value heads of the grouped-query variant of a model without grouped queries."""
 
 
 def variants(config: BackboneConfig) -> Iterator[tuple[str, BackboneConfig]]:
-    """Configurations by name, the given one among them; of a model without attention it is the only one.
+    """Yield names and configurations, including the given one; only this for a model without attention.
 
-    Nothing changes but the attention. Latents are left out where they cannot be: beside a source, and with
-    positions that are added to the scores.
+    Only the attention differs. Impossible latents are skipped: with a source, and with positions that are
+    added to the scores.
     """
     if not isinstance(config, TransformerConfig):
         yield "its own", config
@@ -34,21 +34,21 @@ def variants(config: BackboneConfig) -> Iterator[tuple[str, BackboneConfig]]:
 
 
 def _by_heads(attention: AttentionConfig, width: int) -> Iterator[tuple[str, AttentionConfig]]:
-    """With all key/value heads, fewer, one. Without a latent, a head is as wide as its unrotated part."""
+    """Yield attention with all key/value heads, fewer, and one, as wide as the unrotated part of a head."""
     plain = attention
     if attention.latent.kv_rank is not None:
         plain = dataclasses.replace(attention, latent=LatentConfig(), head_dim=width, scale=None)
-    heads, own = plain.num_heads, plain.kv_heads
+    heads, kv_heads = plain.num_heads, plain.kv_heads
     divisors = [count for count in range(2, min(GROUPS, heads - 1) + 1) if heads % count == 0]
-    grouped = [own] if 1 < own < heads else divisors[-1:]
+    grouped = [kv_heads] if 1 < kv_heads < heads else divisors[-1:]
     names = {heads: "multi-head", **dict.fromkeys(grouped, "grouped-query"), 1: "multi-query"}
     for count, name in names.items():
-        changed = plain if count == own else dataclasses.replace(plain, num_kv_heads=count)
+        changed = plain if count == kv_heads else dataclasses.replace(plain, num_kv_heads=count)
         yield f"{name}, {count} of {heads}", changed
 
 
 def _by_latent(attention: AttentionConfig, width: int) -> tuple[str, AttentionConfig]:
-    """With its own latent, or one in DeepSeek's proportions: 4 heads wide, and half a head rotated.
+    """Return attention with its latent, or one in DeepSeek's proportions: 4 heads wide, half a head rotated.
 
     DeepSeek-V2 (arXiv 2405.04434), section 2.1.4: 512 + 64 for heads of 128.
     """

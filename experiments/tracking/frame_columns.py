@@ -1,7 +1,7 @@
 """The columns of the results frame, which has a row for each run, failures included.
 
 A column is a field of ``StudyColumns`` or ``RunColumns``, or a field of a section of result.json
-(``SECTIONS``). Numbers are float64, NaN where a run has none. Everything else is None where a run has none.
+(``SECTIONS``). Numbers are float64, NaN for a missing value. A missing value of another type is None.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Json:
     """A column of JSON text."""
 
     type: Any
-    """Of the value."""
+    """Type of the value."""
 
 
 class StudyColumns(BaseModel):
@@ -45,11 +45,11 @@ class RunColumns(BaseModel):
     cell: str
     """BACKBONE-TASK-SCALE."""
     digest: str
-    """Hash of the settings that decide the result, the seed left out."""
+    """Hash of the settings that the result depends on, without the seed."""
     seed: int
     status: str
-    """``incomplete`` where result.json is not there (yet); ``unreadable`` where a file of the run folder is
-    damaged, or the folder holds another run than its path says."""
+    """``incomplete`` without a result.json; ``unreadable`` if a file of the run folder is damaged, or has the
+    key of another run than its path."""
     message: str | None
     """Reason, of a run that did not complete."""
     backbone: str | None
@@ -66,7 +66,7 @@ class RunColumns(BaseModel):
     """Random draws for each item."""
     score_clusters: float
     score_setting: str | None
-    """The part of the split that was scored, in words."""
+    """Description of the scored part of the split."""
     score_lossy_documents: float
     """Texts of the split that the tokenizer loses a part of."""
     metric: str | None
@@ -116,7 +116,7 @@ class RunColumns(BaseModel):
     against: str | None
     """``study.against``."""
     steps_to: str | None
-    """The arm whose final score the others are timed to (``study.steps_to``)."""
+    """Model with the final score that all models are timed to (``study.steps_to``)."""
     solved: float
     """The accuracy from which on a task counts as solved (``study.solved``)."""
     shared_seeds: bool
@@ -175,12 +175,12 @@ class Column:
 def columns() -> dict[str, Column]:
     """Return the columns by name, without those of each metric."""
     sections = [Section(StudyColumns, ""), Section(RunColumns, ""), *SECTIONS.values()]
-    found = {}
+    columns = {}
     for section in sections:
         hints = get_type_hints(section.model, include_extras=True)
         for field, name in section.columns.items():
-            found[name] = Column(section.model, field, _kind(hints[field]))
-    return found
+            columns[name] = Column(section.model, field, _kind(hints[field]))
+    return columns
 
 
 def _kind(hint: Any) -> Literal["number", "flag", "text"] | Json:

@@ -1,8 +1,8 @@
 """Read stored frames: Parquet files with a row for each run, or for each measurement.
 
-A frame may have come from another machine or another program. What a reader would take for something else is
-refused with row and column: a seed of 0.7, text among numbers, a complete run without a score, and two rows
-that say different things of one run, or a path that is another run's.
+A frame may come from another machine or another program. Values that a reader would misinterpret are rejected
+with row and column: a seed of 0.7, text in a numeric column, a complete run without a score, two rows of one
+run that differ, or the path of another run.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ class StoredRun(TypedDict):
 
 
 class DescribedColumn(TypedDict):
-    """A column in what pandas says of its frame."""
+    """A column in the metadata of pandas."""
 
     field_name: str
 
 
 class Described(TypedDict):
-    """The metadata that pandas writes about a frame."""
+    """The metadata that pandas writes with a frame."""
 
     columns: list[DescribedColumn]
 
@@ -54,7 +54,7 @@ KEY = ("study", "cell", "digest", "seed")
 NEEDED = ("cell", "digest", "seed", "status", "score")
 
 METRIC = re.compile(r"(test|validation)_\w+")
-"""Columns of metrics, which are numbers."""
+"""Columns of metrics, which are numeric."""
 ADDED: dict[str, str | Json] = {
     "allow_mixed": "flag",
     "warnings": "text",
@@ -71,27 +71,33 @@ def read_results(
     """Return the runs of a stored frame, each once.
 
     Args:
-        path: of the Parquet file.
-        needed: columns that it must have, seed, status and score among them.
+        path: path of the Parquet file.
+        needed: required columns, which include seed, status and score.
         only: columns to read; None for all.
 
     Raises:
-        DataError: with row and column; see above.
+        DataError: a value is invalid; the message has its row and column.
     """
     table = read_frame(path, needed, only)
     kinds: dict[str, str | Json] = {**{name: column.kind for name, column in columns().items()}, **ADDED}
     for name in table.column_names:
         if name == "seed":
-            continue  # its values are checked one by one
+            continue  # checked with the rows below
         kind = "number" if METRIC.fullmatch(name) else kinds.get(name)
         if isinstance(kind, Json):
-            _check_json(path, table, name, kind)
+            check_type(path, table, name, "text")
+            first_rows: dict[str, int] = {}  # each text is parsed once
+            for index, text in enumerate(table[name].to_pylist()):
+                if text is not None and first_rows.setdefault(text, index) == index:
+                    parse_json(text, kind.type, f"{path}, row {index}, column {name}", REMEDY, DataError)
         elif kind is not None:
             check_type(path, table, name, kind)
     checked = [name for name in StoredRun.__annotations__ if name in table.column_names]
     rows = table.select(checked).to_pylist()
     for row in rows:
-        if isinstance(row["seed"], float) and row["seed"].is_integer():  # pandas makes 0.0 of 0 beside a gap
+        if (
+            isinstance(row["seed"], float) and row["seed"].is_integer()
+        ):  # pandas converts 0 to 0.0 if a value is missing
             row["seed"] = int(row["seed"])
     if (reason := mismatch(rows, list[StoredRun])) is not None:
         row, _, rest = reason.partition(".")
@@ -99,8 +105,8 @@ def read_results(
     table = table.set_column(
         table.column_names.index("seed"), "seed", pa.array([row["seed"] for row in rows], pa.int64())
     )
-    _check_scores(path, rows)
-    _check_paths(path, rows)
+    for index, run in enumerate(rows):
+        _check_run(path, index, run)
     return table.take(_unique(path, rows)) if {"cell", "digest"} <= {*checked} else table
 
 
@@ -121,7 +127,7 @@ def read_frame(path: Path, needed: Collection[str], only: Collection[str] | None
 
 
 def _check_names(names: list[str], described: bytes | None) -> None:
-    """Refuse a name that occurs twice, or is not the one that pandas wrote. Raises ValueError."""
+    """Raise ValueError for a name that occurs twice, or that pandas has not written."""
     if twice := [name for name in names if names.count(name) > 1]:
         raise ValueError(f"two columns are called '{twice[0]}': remove one")
     if described is None:
@@ -134,65 +140,46 @@ def _check_names(names: list[str], described: bytes | None) -> None:
 
 
 def check_type(path: Path, table: pa.Table, name: str, kind: str) -> None:
-    """Refuse a column of another type. A column without any value has none. Raises DataError."""
+    """Raise DataError for a column of another type, unless it has no values."""
     types = pa.types
     kinds = {
         "text": lambda t: types.is_string(t) or types.is_large_string(t),
         "number": lambda t: types.is_integer(t) or types.is_floating(t),
         "flag": types.is_boolean,
     }
-    found = table.schema.field(name).type
-    if not (types.is_null(found) or kinds[kind](found)):
-        raise DataError(f"{path}, column {name}: holds {found}, not {kind}s: {REMEDY}")
+    column_type = table.schema.field(name).type
+    if not (types.is_null(column_type) or kinds[kind](column_type)):
+        raise DataError(f"{path}, column {name}: has type {column_type}, not {kind}: {REMEDY}")
 
 
-def _check_json(path: Path, table: pa.Table, name: str, json: Json) -> None:
-    """Refuse a column whose text is no JSON of its kind. Raises DataError."""
-    check_type(path, table, name, "text")
-    seen: set[str] = set()
-    for number, text in enumerate(table[name].to_pylist()):
-        if text is not None and text not in seen:
-            parse_json(text, json.type, f"{path}, row {number}, column {name}", REMEDY, DataError)
-            seen.add(text)
-
-
-def _check_scores(path: Path, rows: list[StoredRun]) -> None:
-    """Refuse an unknown status, and a complete run without a score. Raises DataError."""
-    for number, row in enumerate(rows):
-        status, score = row["status"], row["score"]
-        if status not in list(RunStatus):
-            hint = nearest(status, RunStatus)
-            raise DataError(f"{path}, row {number}, column status: there is no '{status}'{hint}")
-        if status == RunStatus.COMPLETE and (score is None or not math.isfinite(score)):
-            raise DataError(f"{path}, row {number}, column score: {score}, of a complete run: {REMEDY}")
-        if row.get("unit") == "share" and score is not None and not 0 <= score <= 1:
-            raise DataError(f"{path}, row {number}, column score: {score} is no share, from 0 to 1: {REMEDY}")
-
-
-def _check_paths(path: Path, rows: list[StoredRun]) -> None:
-    """Refuse a row whose run folder is that of another run. Raises DataError."""
-    for number, row in enumerate(rows):
-        folder, names = row.get("path"), (row.get("cell"), row.get("digest"))
-        if folder is not None and None not in names:
-            expected = f"{names[0]}-{names[1]}/s{row['seed']}"
-            if "/".join(Path(folder).parts[-2:]) != expected:
-                raise DataError(
-                    f"{path}, row {number}, column path: {folder} is not the folder of {expected}: {REMEDY}"
-                )
+def _check_run(path: Path, index: int, row: StoredRun) -> None:
+    """Raise DataError for an unknown status, an impossible score, or the path of another run."""
+    status, score = row["status"], row["score"]
+    if status not in list(RunStatus):
+        hint = nearest(status, RunStatus)
+        raise DataError(f"{path}, row {index}, column status: there is no '{status}'{hint}")
+    if status == RunStatus.COMPLETE and (score is None or not math.isfinite(score)):
+        raise DataError(f"{path}, row {index}, column score: {score}, of a complete run: {REMEDY}")
+    if row.get("unit") == "share" and score is not None and not 0 <= score <= 1:
+        raise DataError(f"{path}, row {index}, column score: {score} is no share, from 0 to 1: {REMEDY}")
+    folder, cell, digest = row.get("path"), row.get("cell"), row.get("digest")
+    if folder is not None and cell is not None and digest is not None:
+        expected = f"{cell}-{digest}/s{row['seed']}"
+        if "/".join(Path(folder).parts[-2:]) != expected:
+            raise DataError(
+                f"{path}, row {index}, column path: {folder} is not the folder of {expected}: {REMEDY}"
+            )
 
 
 def _unique(path: Path, rows: list[StoredRun]) -> list[int]:
-    """Return the numbers of the rows to keep: of rows that say the same of one run, the first.
-
-    Raises DataError where rows contradict each other.
-    """
-    first: dict[tuple[Any, ...], int] = {}
-    for number, row in enumerate(rows):
-        place = first.setdefault(tuple(row.get(name) for name in KEY), number)
-        one, other = (str((rows[each]["status"], rows[each]["score"])) for each in (place, number))
-        if one != other:
+    """Return the indices of the rows of different runs. Raises DataError if two rows of a run differ."""
+    first_rows: dict[tuple[Any, ...], int] = {}
+    for index, row in enumerate(rows):
+        earlier = first_rows.setdefault(tuple(row.get(name) for name in KEY), index)
+        values, others = (str((rows[i]["status"], rows[i]["score"])) for i in (earlier, index))
+        if values != others:
             raise DataError(
-                f"{path}, rows {place} and {number}: the same run ({row['cell']}-{row['digest']}, seed "
-                f"{row['seed']}) has status and score {one} and {other}: leave one out"
+                f"{path}, rows {earlier} and {index}: the same run ({row['cell']}-{row['digest']}, seed "
+                f"{row['seed']}) has status and score {values} and {others}: leave one out"
             )
-    return list(first.values())
+    return list(first_rows.values())

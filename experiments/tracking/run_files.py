@@ -1,7 +1,7 @@
 """Content of the JSON files of a run folder: result.json, provenance.json, and the rows of metrics.jsonl.
 
-A run writes its files through these models, and readers read them through these models. What a model does not
-name is left out. The columns of the results frame (``experiments.tracking.frame_columns``) follow from the
+A run writes its files through these models, and readers read them through these models. Other keys of a file
+are ignored. The columns of the results frame (``experiments.tracking.frame_columns``) follow from the
 fields.
 """
 
@@ -25,7 +25,7 @@ from experiments.tasks.metrics import Metric, Reference
 
 TOKENIZER = "tokenizer.json"
 HASHED = ("config.yaml", "provenance.json", "metrics.jsonl", TOKENIZER)
-"""Files whose hashes are in result.json; a run that learned no tokenizer has none."""
+"""Files with a hash in result.json; only a run that trained a tokenizer has a tokenizer file."""
 
 FETCHED = "wandb-fetched.json"
 """File of a run that was copied back from W&B, which has no checkpoints."""
@@ -54,22 +54,22 @@ class ParameterCounts(Record):
 
 
 class MatchedSize(Record):
-    """The size that is held equal among the models of a study."""
+    """The size that is equal for the models of a study."""
 
     axis: str
     """The quantity with equal values for all models: ``scale.axis``."""
     target: int | None
-    """The size that was asked for; None where all widths are given."""
+    """The requested size; None if all widths are given."""
     value: int
     """The size reached."""
     residual: Number
     """The mismatch, relative to the target; 0 without a target."""
     note: str | None
-    """A mixture of experts that is held equal on all its experts, in words."""
+    """Note on a mixture of experts that is compared by the parameters of all its experts."""
 
 
 class RunSetup(Record):
-    """Shape of a model, and how it is trained. What a backbone does not have is None."""
+    """Shape of a model, and settings of its training; None for what a backbone does not have."""
 
     d_model: int | None
     num_layers: int | None
@@ -112,7 +112,7 @@ class TrainingSummary(Record):
     tokens: int
     flops: Number
     epochs: Number | None
-    """Passes over the training examples; None where they never run out."""
+    """Passes over the training examples; None if they are generated."""
     seconds: Number
     """Time in training steps; evaluation and saving are not counted."""
     device_seconds: Number
@@ -121,7 +121,7 @@ class TrainingSummary(Record):
     compile_seconds: Number
     """Time that ``torch.compile`` took in training steps; not part of ``seconds``."""
     data_share: Number | None
-    """Fraction of ``seconds`` in which batches were made."""
+    """Fraction of ``seconds`` spent on batches."""
     peak_memory_bytes: int
     micro_batch_size: int
     skipped_steps: int
@@ -165,14 +165,14 @@ class Resume(Record):
 
 
 class FileRecord(Record):
-    """Length and hash of a file beside result.json."""
+    """Length and hash of another file of the run folder."""
 
     bytes: int
     sha256: str
 
 
 class RunResult(Record):
-    """result.json. A run that was refused has no plan, and one that failed early no training."""
+    """result.json. A run that was rejected has no plan, and one that failed early no training."""
 
     format: Literal[1]
     key: str
@@ -210,18 +210,18 @@ class RunResult(Record):
     references: list[Reference] = []
     status: RunStatus = RunStatus.INCOMPLETE
     exit_code: int | None = None
-    """Of a run that was refused."""
+    """Exit code of a run that was rejected."""
     message: str | None = None
     """Reason, of a run that did not complete."""
     words: list[str] = []
-    """Command-line overrides of a run that was refused."""
+    """Command-line overrides of a run that was rejected."""
     training: TrainingSummary | None = None
     metrics: list[Metric] = []
     """On the test split, the task's own first; then those of ``trainer.extra_evaluations``."""
     finished_at: str | None = None
     """When the result was written, UTC."""
     files: dict[str, FileRecord] = {}
-    """Of ``HASHED``, those that the run has."""
+    """The files of ``HASHED`` that the run has."""
     checksum: str = ""
     """Hash of everything else."""
 
@@ -283,7 +283,7 @@ class Provenance(Record):
 
 
 class MetricRow(Record):
-    """A row of metrics.jsonl: progress of training, and what was measured there, by name.
+    """A row of metrics.jsonl: progress of training, and values measured there by name.
 
     A row of kind ``validation`` has the metrics on the validation split and the standard error of the first.
     One of kind ``routing`` has ``experiments.training.evaluator.STATISTICS`` of each layer, as LAYER/NAME.
@@ -303,12 +303,12 @@ class MetricRow(Record):
 
     @property
     def measured(self) -> dict[str, Any]:
-        """Return what was measured, by name."""
+        """Return the measured values by name."""
         return {name: value for name, value in self.tree().items() if name not in AXES and name != "kind"}
 
 
 AXES = tuple(name for name in MetricRow.model_fields if name != "kind")
-"""Fields that say how far training is."""
+"""Fields with the progress of training."""
 
 
 class TrainRow(MetricRow):
@@ -322,7 +322,7 @@ class TrainRow(MetricRow):
     """Of the last step, before clipping."""
     tokens_per_second: Number
     data_share: Number
-    """Fraction of the time in which batches were made."""
+    """Fraction of the time spent on batches."""
 
 
 class EvaluationRow(MetricRow):
@@ -349,7 +349,7 @@ def parse_rows(lines: Iterable[str]) -> Iterator[tuple[str, TrainRow | Evaluatio
 def read_result(
     path: Path, remedy: str = RESTORE, error: type[RunError] = CheckpointError
 ) -> RunResult | None:
-    """Return a result.json; None where there is none.
+    """Return a result.json, or None if it does not exist.
 
     Raises:
         RunError: of class ``error``: the file is damaged, of another version, or has changed since it was
@@ -391,22 +391,22 @@ def checksum(tree: Mapping[str, Any]) -> str:
 
 
 def is_intact(tree: Mapping[str, Any]) -> bool:
-    """Return False where a record is not as it was written."""
+    """Return False if a record has changed since it was written."""
     return bool(tree.get("checksum") == checksum(tree))
 
 
 def damaged_files(result: RunResult, contents: Mapping[str, bytes | None]) -> list[str]:
-    """Return the names of the files that are not as they were when the run ended.
+    """Return the names of the files that have changed since the run ended.
 
     Args:
-        result: of the run.
-        contents: by name, of each of ``HASHED``; None where there is no such file. A tokenizer may be missing
-            where nobody needs it, as in a run that came from W&B without its weights.
+        result: result of the run.
+        contents: content of each of ``HASHED`` by name; None for a missing file. A tokenizer may be missing
+            if it is not needed, as in a run that was fetched from W&B without its weights.
     """
     return [
         name
         for name, expected in result.files.items()
         if name in contents
         and not (name == TOKENIZER and contents[name] is None)
-        and file_record(contents[name] or b"") != expected  # of a run that logged no row there is no file
+        and file_record(contents[name] or b"") != expected  # a run without rows has no metrics.jsonl
     ]

@@ -148,7 +148,7 @@ def test_other_data_is_prepared_as_by_a_run(tmp_path: Path) -> None:
         (["stage=part"], "stage=part is unknown; did you mean 'parts'"),
         (["stage=parts", "share=4/4"], "share=4/4 must be like 0/4"),
         (["stage=parts", "share=a"], "share=a must be like 0/4"),
-        (["share=0/4"], "share=0/4 is of stage=parts"),
+        (["share=0/4"], "share=0/4 needs stage=parts"),
     ],
 )
 def test_a_bad_word_is_refused_with_the_remedy(words: list[str], message: str) -> None:
