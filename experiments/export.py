@@ -4,8 +4,9 @@
     archbench export run=FOLDER to=exported shard_bytes=2_000_000_000
 
 Weights and settings are written, and the tokenizer if the run has trained one. For a Hugging Face folder, or
-a run that was initialized from one, config.json, precision, tokenizer, chat template and generation_config.json
-are copied. A model that no class of that library can express is rejected; the message names the settings.
+a run that was initialized from one, config.json, precision, tokenizer, chat template and
+generation_config.json are copied. A model that no class of that library can express is rejected; the message
+names the settings.
 """
 
 from __future__ import annotations
