@@ -27,8 +27,7 @@ import rich.console
 from omegaconf import DictConfig
 
 from architectures.backbone import Backbone
-from experiments.benchmark.config import BenchmarkConfig
-from experiments.benchmark.grid import Benchmark
+from experiments.benchmark.grid import Benchmark, BenchmarkConfig
 from experiments.benchmark.results import append, check_file, render
 from experiments.benchmark.subprocess_runner import measure
 from experiments.config.schema import DeviceConfig, ScaleConfig
@@ -40,14 +39,14 @@ from experiments.runtime.errors import ConfigError, OutOfMemoryError, RunError
 
 def benchmark(cfg: DictConfig) -> None:
     """Measures all cells, appends each row when it is known, prints the table."""
-    chosen = read(cfg)
-    output = None if chosen.asked.output is None else Path(chosen.asked.output)
+    plan = read(cfg)
+    output = None if plan.request.output is None else Path(plan.request.output)
     if output is not None:
         check_file(output)
     console = rich.console.Console(highlight=False, width=None if sys.stdout.isatty() else 180)
     rows = []
-    for cell in chosen.cells():
-        rows.append(measure(chosen, cell))
+    for cell in plan.cells():
+        rows.append(measure(plan, cell))
         if output is not None:
             append(output, rows[-1])
     console.print(render(rows))

@@ -11,7 +11,7 @@ import torch
 
 STATUS = Path("/proc/self/status")
 MOST = 2**16
-"""No more sequences than this are tried."""
+"""Maximum number of sequences to try."""
 FINENESS = 32
 """Relative precision, 1 / FINENESS, of the largest batch; exact below twice FINENESS."""
 
@@ -34,9 +34,12 @@ def limited(device: torch.device, num_bytes: int | None) -> Iterator[None]:
         finally:
             torch.cuda.set_per_process_memory_fraction(1.0, device.index)
     else:
-        torch.ones(2**20).exp_()  # starts the threads: their stacks are not the model's
+        torch.ones(2**20).exp_()  # starts the threads: their stacks are not memory of the model
+        # VmData is the private memory of the process, touched or not, which RLIMIT_DATA limits.
+        line = next(line for line in STATUS.read_text().splitlines() if line.startswith("VmData"))
+        data_bytes = 1024 * int(line.split()[1])
         previous = resource.getrlimit(resource.RLIMIT_DATA)
-        resource.setrlimit(resource.RLIMIT_DATA, (_data_bytes() + num_bytes, previous[1]))
+        resource.setrlimit(resource.RLIMIT_DATA, (data_bytes + num_bytes, previous[1]))
         try:
             yield
         finally:
@@ -44,21 +47,15 @@ def limited(device: torch.device, num_bytes: int | None) -> Iterator[None]:
 
 
 def can_limit(device: torch.device) -> bool:
-    """Whether ``limited`` works here."""
+    """Return True if ``limited`` is supported on a device."""
     return device.type == "cuda" or STATUS.exists()
 
 
-def _data_bytes() -> int:
-    """Private memory of this process, whether it was touched or not: what ``RLIMIT_DATA`` counts."""
-    line = next(line for line in STATUS.read_text().splitlines() if line.startswith("VmData"))
-    return 1024 * int(line.split()[1])
-
-
 def largest(fits: Callable[[int], bool]) -> tuple[int, int | None]:
-    """The largest batch that fits, 0 for none, and the smallest that was tried and does not.
+    """Return the largest batch that fits (0 if none), and the smallest that was tried and does not fit.
 
-    The batch is doubled until it does not fit, and the interval is then bisected. The second
-    is None where even ``MOST`` fit.
+    The batch is doubled until it does not fit, and the interval is then bisected. The second value
+    is None if ``MOST`` sequences fit.
     """
     low, high = 0, 1
     while fits(high):

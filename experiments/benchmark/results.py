@@ -26,13 +26,13 @@ HEADS = (
     "bytes/\ntoken", "share of\nmemory", "state", "peak memory", "of it\nthe model's",
 )  # fmt: skip
 ALWAYS = ("context", "batch", "ms, median", "quartiles", "tokens/s", "share of\nmatmul")
-"""Columns that are printed even where they are empty."""
+"""Columns that are printed even if they are empty."""
 
 Row = dict[str, Any]
 
 
 def check_file(path: Path) -> None:
-    """Raises ConfigError or DataError where rows could not be appended to ``path``."""
+    """Raise ConfigError or DataError if rows cannot be appended to ``path``."""
     if path.suffix not in SUFFIXES:
         raise ConfigError(f"output={path}: rows are stored in a file that ends in {' or '.join(SUFFIXES)}")
     if not path.parent.is_dir():
@@ -41,7 +41,7 @@ def check_file(path: Path) -> None:
 
 
 def read_rows(path: Path) -> list[Row]:
-    """The rows of a file; none where there is no file. Raises DataError."""
+    """Return the rows of a file; none if it does not exist. Raises DataError."""
     if not path.exists():
         return []
     try:
@@ -53,12 +53,12 @@ def read_rows(path: Path) -> list[Row]:
         reason = (str(error).splitlines() or [""])[0]
         raise DataError(f"output={path} cannot be read: {reason}; name another file") from None
     if not isinstance(rows, list) or not all(isinstance(row, dict) and "mode" in row for row in rows):
-        raise DataError(f"output={path} holds no rows of a benchmark; name another file")
+        raise DataError(f"output={path} has no rows of a benchmark; name another file")
     return rows
 
 
 def append(path: Path, row: Row) -> None:
-    """Adds a row; a reader sees the file with or without it."""
+    """Append a row. The file is replaced atomically."""
     rows = [*read_rows(path), row]
     if path.suffix == ".json":
         write_json(path, rows)
@@ -69,7 +69,7 @@ def append(path: Path, row: Row) -> None:
 
 
 def render(rows: list[Row]) -> RenderableType:
-    """A table of the rows of one backbone, for a Rich console; columns that no row fills are left out."""
+    """Return a table of the rows of one backbone for a Rich console, without empty columns."""
     done = [row for row in rows if row["status"] == "complete"]
     cells = [_cells(row) for row in rows]
     table = Table(box=box.SIMPLE, pad_edge=False)
@@ -106,7 +106,7 @@ def heading(rows: list[Row]) -> str:
 
 
 def _cells(row: Row) -> dict[str, str]:
-    """The text of each of ``HEADS``."""
+    """Return the text of each of ``HEADS``."""
     largest = row.get("batch_choice") == "largest"
     cells = dict.fromkeys(HEADS, "-") | {
         "context": f"{row['context']:,}",

@@ -25,7 +25,7 @@ MEMORY = (
 
 
 def measure(benchmark: Benchmark, cell: CellConfig) -> Row:
-    """The row of a cell; with a limit on memory, that of the largest batch that keeps to it."""
+    """Return the row of a cell, with a memory limit that of the largest batch that fits."""
     return one(benchmark, cell) if cell.memory_limit is None else search(benchmark, cell)
 
 
@@ -40,7 +40,7 @@ def one(benchmark: Benchmark, cell: CellConfig) -> Row:
 
 
 def search(benchmark: Benchmark, cell: CellConfig) -> Row:
-    """The largest batch that fits, measured; where none does, a row without a measurement."""
+    """Measure the largest batch that fits; if none fits, return a row without a measurement."""
     trial = dataclasses.replace(cell, trial=True, repeats=1, seconds=0.0, warmup_seconds=0.0)
 
     def fits(batch_size: int) -> bool:
@@ -64,8 +64,8 @@ def search(benchmark: Benchmark, cell: CellConfig) -> Row:
 
 
 def known(benchmark: Benchmark, cell: CellConfig) -> Row:
-    """The columns that are known before the measurement."""
-    request = benchmark.asked
+    """Return the columns that do not depend on the measurement."""
+    request = benchmark.request
     has_batch = cell.memory_limit is None
     return {
         "backbone": request.name,
@@ -89,12 +89,12 @@ def known(benchmark: Benchmark, cell: CellConfig) -> Row:
 
 
 def filling(benchmark: Benchmark) -> str:
-    """How blanks are filled in, as JSON."""
+    """Return the settings of unmasking as JSON."""
     return json.dumps(dataclasses.asdict(benchmark.unmasking_objective.unmasking))
 
 
 def failure(code: int, errors: str) -> dict[str, str]:
-    """Status and message of a cell with a failed process."""
+    """Return status and message of a cell with a failed process."""
     message = next((line for line in reversed(errors.splitlines()) if line.strip()), f"exit code {code}")
     if code == KILLED or any(sign in message for sign in MEMORY):
         return {"status": "oom", "message": "out of memory" if code == KILLED else message}
