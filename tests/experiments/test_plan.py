@@ -86,7 +86,7 @@ def test_a_mixture_held_equal_on_all_its_experts_is_noted(cells, tmp_path: Path)
     words = (*RECALL, "backbone=moe", f"runs={tmp_path}")
     cells(*words)
     assert [cell.cost is not None and cell.cost.matched.note is not None for cell in plan._cells] == [True]
-    assert "counts all experts" in plan._held_equal()[-1]
+    assert "counts all experts" in plan._equal_sizes()[-1]
 
 
 def test_the_status_of_every_cell(cells, tmp_path: Path) -> None:
