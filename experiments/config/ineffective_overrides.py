@@ -26,7 +26,7 @@ ADJUSTED = ("study", "task", "backbone")
 """Groups whose YAML files a study adjusts on purpose, in all of its runs."""
 
 
-def check_words(cfg: DictConfig, hydra: DictConfig, overrides: Sequence[str]) -> None:
+def check_words(cfg: DictConfig, hydra: Any, overrides: Sequence[str]) -> None:
     """Raise ConfigError for overrides that would have no effect, or not the stated one.
 
     Args:

@@ -202,8 +202,8 @@ def refuse_other_words(
                 suggestion = f"--{argument}"
             elif key_named(argument) == argument:
                 suggestion = f"{argument}=VALUE"
-            elif (key := key_of_value(argument)) is not None:
-                suggestion = f"{key}={argument}"
+            elif (meant := key_of_value(argument)) is not None:
+                suggestion = f"{meant}={argument}"
             else:
                 raise ConfigError(f"'{argument}': settings are written KEY=VALUE")
             raise ConfigError(f"'{argument}': did you mean {suggestion}?")

@@ -150,7 +150,7 @@ MISTAKES = [
     ("study.name=../escaped", "study.name='../escaped'", "letters, digits"),
     ("study.name=..", "study.name='..'", "letters, digits"),
     ("study.name=a/b", "study.name='a/b'", "letters, digits"),
-    ("study.name=null", "study.name=''", "letters, digits"),
+    ("study.name=null", "study.name=null must be text"),
     ("names.task=../../escaped", "names.task='../../escaped'", "letters, digits"),
     ("names.scale=a/b", "names.scale='a/b'", "letters, digits"),
     (f"names.backbone={'x' * 60}", "names", "characters, W&B takes 64", "shorten the names"),
