@@ -48,7 +48,7 @@ def test_every_frame_of_the_checkout_is_read_whole() -> None:
         (({"score": float("inf")},), "row 0, column score: inf, of a complete run"),
         (({"score": "2.5"},), "column score: has type .*string, not number"),
         (({"cell": 7},), "column cell: has type int64, not text"),
-        (({"test_bits_per_byte": "x"},), "column test_bits_per_byte: holds"),
+        (({"test_bits_per_byte": "x"},), "column test_bits_per_byte: has type"),
         (({"further": "{"},), r"row 0, column further: is damaged \(no JSON"),
         (({"further": '{"long": "x"}'},), "row 0, column further: is damaged .*long"),
         (({"git_dirty": 1},), "column git_dirty: has type int64, not flag"),
