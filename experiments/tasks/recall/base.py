@@ -72,3 +72,15 @@ def check_positive(config: object, *names: str) -> None:
     for name in names:
         if getattr(config, name) <= 0:
             raise ValueError(f"{name}={getattr(config, name)} must be above 0")
+
+
+def graph_sizes(rng: ExampleRNG, smallest: int, largest: int) -> NDArray[np.int64]:
+    """Return the number of nodes (B,) of the graph of each example.
+
+    Validation and test have the largest. In training p(n) ~ 1 / (n + sqrt(largest)), as in the code of
+    Physics of Language Models 4.1, so that small graphs are more frequent.
+    """
+    if rng.split != "train":
+        return np.full(len(rng.index_B), largest, dtype=np.int64)
+    log_weight = -np.log(np.arange(smallest, largest + 1) + largest**0.5)
+    return smallest + rng.distinct("graph sizes", largest + 1 - smallest, 1, log_weight)[:, 0]

@@ -82,6 +82,13 @@ def test_the_oracle_gives_every_answer(name: str) -> None:
             (name, {"sequence_length": 150, "min_length": 49})
             for name in ("binary_addition", "binary_product", "stack_manipulation", "solve_equation")
         ),
+        (
+            "depo",
+            {"num_nodes": 30, "max_hops": 12, "num_symbols": 6, "name_length": 3, "sequence_length": 220},
+        ),
+        ("brevo", {"num_nodes": 30, "num_symbols": 40, "sequence_length": 300}),
+        ("brevo", {"show_answers": True}),
+        ("mano", {"max_operations": 13, "modulus": 23, "sequence_length": 30}),
         ("bracket_arithmetic", {"sequence_length": 5}),
         ("missing_duplicate", {"sequence_length": 5}),
     ],
