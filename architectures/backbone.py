@@ -454,8 +454,9 @@ def _count(module: nn.Module) -> int:
 
 
 def linear_flops(module: nn.Module, tokens: int) -> int:
-    """Return the FLOPs of applying every ``nn.Linear`` inside ``module`` once to ``tokens`` tokens."""
-    weights = sum(m.weight.numel() for m in module.modules() if isinstance(m, nn.Linear))
+    """Return the FLOPs of applying every ``nn.Linear``, and every depthwise ``nn.Conv1d``, inside ``module``
+    once to ``tokens`` tokens."""
+    weights = sum(m.weight.numel() for m in module.modules() if isinstance(m, nn.Linear | nn.Conv1d))
     return 2 * tokens * weights
 
 

@@ -41,6 +41,11 @@ class BlockDiffusionConfig(MaskedDiffusionConfig):
         super().__post_init__()
         if self.block_length < 1:
             raise ValueError(f"block_length={self.block_length} must be at least 1")
+        if self.canon is not None:
+            raise ValueError(
+                f"canon={self.canon}: block diffusion has no canon layers, as a convolution would cross the "
+                "boundaries of its blocks; set it to null"
+            )
         if self.shifted or self.time_embedding:
             raise ValueError("block diffusion takes shifted=false and time_embedding=false")
         if self.attention.has_local_layers:
@@ -103,7 +108,7 @@ class BlockDiffusion(MaskedDiffusion):
     ) -> DecodingState:
         """Return an empty state, with space for ``max_length`` tokens, in full blocks."""
         no_source(source_BS, type(self).__name__)
-        layers: list[Any] = [block.mixer.start(batch_size, max_length) for block in self._blocks()]
+        layers: list[Any] = [block.start(batch_size, max_length) for block in self._blocks()]
         return DecodingState(lengths=[0] * batch_size, layers=layers)
 
     def denoise(self, tokens_BT: Tensor, state: DecodingState) -> Tensor:
@@ -128,7 +133,7 @@ class BlockDiffusion(MaskedDiffusion):
         return context
 
     def state_bytes(self, length: int, source_length: int = 0) -> int:
-        return sum(b.mixer.state_bytes(length, self.bytes_per_element) for b in self._blocks())
+        return sum(block.state_bytes(length, self.bytes_per_element) for block in self._blocks())
 
 
 def two_copies(block_T: Tensor) -> Tensor:

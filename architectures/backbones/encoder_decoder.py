@@ -28,6 +28,7 @@ from architectures.backbone import (
     init_normal,
     linear_flops,
 )
+from architectures.backbones.canon_positions import add_canon
 from architectures.backbones.stack import advance
 from architectures.backbones.transformer import (
     TransformerConfig,
@@ -170,6 +171,8 @@ class EncoderDecoder(Backbone):
             self.head.weight = self.embedding.target.tokens.weight
         init_normal(self)
         self._scale_residual_branches()
+        add_canon(self._encoder(), config.canon, config.width, causal=False)
+        add_canon(self._decoder(), config.canon, config.width, causal=True)
 
     def _scale_residual_branches(self) -> None:
         encoder, decoder = 2 * self.config.encoder_layers, 3 * self.config.num_layers
@@ -235,7 +238,7 @@ class EncoderDecoder(Backbone):
         source_BSD, _ = self.encode(source_BS, source_valid_BS)
         layers: list[Any] = [
             {
-                "self": block.mixer.start(batch_size, max_length),
+                "self": block.start(batch_size, max_length),
                 "source": block.cross.read(source_BSD, source_valid_BS),
             }
             for block in self._decoder()
@@ -272,7 +275,7 @@ class EncoderDecoder(Backbone):
     def state_bytes(self, length: int, source_length: int = 0) -> int:
         size = self.bytes_per_element
         return sum(
-            block.mixer.state_bytes(length, size) + block.cross.source_bytes(source_length, size)
+            block.state_bytes(length, size) + block.cross.source_bytes(source_length, size)
             for block in self._decoder()
         )
 

@@ -28,6 +28,7 @@ from architectures.backbone import (
     linear_flops,
     no_source,
 )
+from architectures.backbones.canon_positions import add_canon
 from architectures.kernels.cpu.decode.dispatch import (
     CompiledDecodingState,
     compile_decode_steps,
@@ -35,6 +36,7 @@ from architectures.kernels.cpu.decode.dispatch import (
     select_decode_steps,
 )
 from architectures.layers.block import Block, FeedForward, Mixer, add_losses, feedforwards
+from architectures.layers.canon import check_letters
 from architectures.layers.context import Context
 from architectures.layers.moe.balance_loss import join_layers
 from architectures.layers.normalization import RMSNorm
@@ -50,9 +52,14 @@ class StackConfig(BackboneConfig):
     """Added to the mean square before the root, in every norm."""
     tie_embeddings: bool = False
     """Share the embedding table with the projection to the vocabulary."""
+    canon: str | None = None
+    """Positions of canon layers, which add a convolution over 4 tokens to their input (Allen-Zhu 2025): ``A``
+    before the mixer, ``B`` on its projected inputs (queries, keys and values), ``C`` before the feed-forward,
+    ``D`` in the hidden layer of a dense feed-forward; such as ``ABCD``. Null for none."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        check_letters(self.canon)
         if self.num_layers < 1:
             raise ValueError(f"num_layers={self.num_layers} must be at least 1")
 
@@ -71,8 +78,13 @@ class Stack(Backbone):
         self.head = self.make_head()
         if config.tie_embeddings:
             self.head.weight = token_table(self.embedding, self.vocab_size).weight
-        if self.head.weight.is_meta:
-            return  # on the meta device, where only sizes are needed, many times
+        if not self.head.weight.is_meta:  # on the meta device only sizes are needed, many times
+            self.initialise()
+        # Added last, so that a seed gives all other layers the same weights with them as without.
+        add_canon(self._blocks(), config.canon, config.width, causal=self.capabilities.causal)
+
+    def initialise(self) -> None:
+        """Draw the initial weights of all layers."""
         init_normal(self)
         branches = sum(block.num_branches for block in self._blocks())
         for part in self.modules():
@@ -189,7 +201,7 @@ class Stack(Backbone):
         no_source(source_BS, type(self).__name__)
         if not self.capabilities.decodes:
             return super().start(batch_size, max_length)
-        layers: list[Any] = [block.mixer.start(batch_size, max_length) for block in self._blocks()]
+        layers: list[Any] = [block.start(batch_size, max_length) for block in self._blocks()]
         lengths = [0] * batch_size
         if self.training:
             return DecodingState(lengths=lengths, layers=layers)
@@ -225,7 +237,7 @@ class Stack(Backbone):
     def state_bytes(self, length: int, source_length: int = 0) -> int:
         if not self.capabilities.decodes:
             return 0
-        return sum(b.mixer.state_bytes(length, self.bytes_per_element) for b in self._blocks())
+        return sum(block.state_bytes(length, self.bytes_per_element) for block in self._blocks())
 
 
 @dataclass(frozen=True, kw_only=True)

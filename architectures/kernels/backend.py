@@ -174,8 +174,8 @@ def causal_conv1d(
 
 
 def convolution_unable(channels: int, width: int, *, packed: bool = False) -> str:
-    """Return the reason why causal-conv1d cannot run this convolution; empty where it can."""
-    if width not in CONVOLUTION_WIDTHS:
+    """Return the reason why causal-conv1d cannot run this convolution; empty if it can. Width 0 is none."""
+    if width and width not in CONVOLUTION_WIDTHS:
         return f"conv_width={width} (only {CONVOLUTION_WIDTHS.start} to {CONVOLUTION_WIDTHS.stop - 1})"
     if packed and channels % CONVOLUTION_CHANNELS:
         return f"packed documents with {channels} channels (only multiples of {CONVOLUTION_CHANNELS})"

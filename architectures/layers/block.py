@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
 
 from architectures.backbone import Flops, linear_flops
+from architectures.layers.canon import Canon, filtered
 from architectures.layers.context import Context
 from architectures.layers.normalization import NORMS, MakeNorm, for_products
 
@@ -83,6 +84,16 @@ class Mixer(nn.Module, ABC):
     accepts_low_precision_input: ClassVar[bool] = False
     """True where only matrix products read the input: under autocast it may come in their precision."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.canon = nn.ModuleDict()
+        """Canon layers of projected inputs (position B), by the names in ``canon_widths``."""
+
+    @property
+    def canon_widths(self) -> dict[str, int]:
+        """Channels of the projected inputs that canon layers may filter, by name."""
+        raise ValueError(f"canon: position B is not defined for {type(self).__name__}, leave out B")
+
     @abstractmethod
     def forward(self, x_BTD: Tensor, context: Context) -> Tensor:
         """Return the mixed sequence, of the same shape."""
@@ -121,14 +132,28 @@ class Mixer(nn.Module, ABC):
 
 
 class FeedForward(nn.Module, ABC):
-    """Operates on each position independently. Returns auxiliary losses, empty where there are none."""
+    """Operates on each position independently, except for canon layers. Returns auxiliary losses, empty where
+    there are none."""
 
     accepts_low_precision_input: ClassVar[bool] = False
     """True where only matrix products read the input: under autocast it may come in their precision."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.canon = nn.ModuleDict()
+        """Canon layers of the hidden layer (position D), by the names in ``canon_widths``."""
+
+    @property
+    def canon_widths(self) -> dict[str, int]:
+        """Channels of the parts of the hidden layer that canon layers may filter, by name; empty for none."""
+        return {}
+
     @abstractmethod
-    def forward(self, x_BTD: Tensor, valid_BT: Tensor | None = None) -> tuple[Tensor, Auxiliary]:
-        """Return the transformed positions, of the same shape, and losses summed over sequences."""
+    def forward(self, x_BTD: Tensor, context: Context | None = None) -> tuple[Tensor, Auxiliary]:
+        """Return the transformed positions, of the same shape, and losses summed over sequences.
+
+        ``context`` is None for full sequences without padding, and then there are no canon layers.
+        """
 
     def flops(self, length: int) -> Flops:
         """Return the forward FLOPs of one sequence."""
@@ -220,6 +245,10 @@ class Block(nn.Module):
             self.cross = cross
         self.feedforward_residual = None if feedforward is None else residual()
         self.feedforward = feedforward
+        self.canon = nn.ModuleDict()
+        """Canon layers of the inputs of the mixer (A) and of the feed-forward (C)."""
+        self.canons: dict[str, Canon] = {}
+        """All canon layers of the block, by their names in it."""
         self.parallel = config.parallel
         if config.shared_norm and self.feedforward_residual is not None:
             self.feedforward_residual.before = None
@@ -229,14 +258,30 @@ class Block(nn.Module):
 
     def forward(self, x_BTD: Tensor, context: Context) -> tuple[Tensor, Auxiliary]:
         input_BTD = self.mixer_residual.pre(x_BTD, low_precision=self.mixer.accepts_low_precision_input)
-        return self._rest(x_BTD, input_BTD, self.mixer(input_BTD, context), context.valid_BT)
+        mixed_BTD = self.mixer(filtered(self, "A", input_BTD, context), context)
+        return self._rest(x_BTD, input_BTD, mixed_BTD, context)
+
+    def start(self, batch_size: int, max_length: int) -> Any:
+        """Return an empty decoding state: that of the mixer, together with the windows of canon layers."""
+        state = self.mixer.start(batch_size, max_length)
+        if not self.canons:
+            return state
+        return {"mixer": state, "windows": {name: c.start(batch_size) for name, c in self.canons.items()}}
+
+    def opened(self, state: Any, context: Context) -> tuple[Any, Context]:
+        """Return the state of the mixer, and the context with the windows of canon layers."""
+        if not self.canons:
+            return state, context
+        return state["mixer"], replace(context, windows=state["windows"])
 
     def step(self, x_BTD: Tensor, state: Any, context: Context) -> Tensor:
+        state, context = self.opened(state, context)
         input_BTD = self.mixer_residual.pre(x_BTD, low_precision=self.mixer.accepts_low_precision_input)
-        return self._rest(x_BTD, input_BTD, self.mixer.step(input_BTD, state, context), None)[0]
+        mixed_BTD = self.mixer.step(filtered(self, "A", input_BTD, context), state, context)
+        return self._rest(x_BTD, input_BTD, mixed_BTD, context)[0]
 
     def _rest(
-        self, x_BTD: Tensor, input_BTD: Tensor, mixed_BTD: Tensor, valid_BT: Tensor | None
+        self, x_BTD: Tensor, input_BTD: Tensor, mixed_BTD: Tensor, context: Context
     ) -> tuple[Tensor, Auxiliary]:
         """Return the output of the block, given that of its mixer, and the auxiliary losses."""
         y_BTD = self.mixer_residual.add(x_BTD, mixed_BTD)
@@ -247,12 +292,17 @@ class Block(nn.Module):
             read_BTD = self.feedforward_residual.pre(
                 x_BTD if self.parallel else y_BTD, low_precision=self.feedforward.accepts_low_precision_input
             )
-        z_BTD, auxiliary = self.feedforward(read_BTD, valid_BT)
+        z_BTD, auxiliary = self.feedforward(filtered(self, "C", read_BTD, context), context)
         return self.feedforward_residual.add(y_BTD, z_BTD), auxiliary
 
     def flops(self, length: int) -> Flops:
-        mixer = self.mixer.flops(length)
-        return mixer if self.feedforward is None else mixer + self.feedforward.flops(length)
+        total = self.mixer.flops(length) + Flops(linear=linear_flops(self.canon, length))
+        return total if self.feedforward is None else total + self.feedforward.flops(length)
+
+    def state_bytes(self, length: int, bytes_per_element: int) -> int:
+        """Return the bytes of the state of one sequence after ``length`` tokens."""
+        windows = sum(canon.window_bytes(bytes_per_element) for canon in self.canons.values())
+        return self.mixer.state_bytes(length, bytes_per_element) + windows
 
     @property
     def num_branches(self) -> int:

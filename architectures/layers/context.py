@@ -42,6 +42,9 @@ class Context:
     context."""
     carried_mirrored: dict[str, Tensor] = field(default_factory=dict)
     """The same for layers that read the mirrored sequence."""
+    windows: dict[str, Tensor] | None = None
+    """In a decoding step of a block, the previous inputs of its canon layers, which advance in place; None
+    for full sequences."""
     _made: dict[Hashable, Any] = field(default_factory=dict)
 
     def once(self, key: Hashable, make: Callable[[], Value]) -> Value:

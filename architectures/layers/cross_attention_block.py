@@ -11,6 +11,7 @@ from torch import Tensor
 
 from architectures.layers.attention.multi_head import CrossAttention
 from architectures.layers.block import Auxiliary, Block, BlockConfig, FeedForward, Mixer, Residual
+from architectures.layers.canon import filtered
 from architectures.layers.context import Context
 from architectures.layers.normalization import MakeNorm
 
@@ -41,22 +42,22 @@ class CrossAttentionBlock(Block):
     ) -> tuple[Tensor, Auxiliary]:
         """Return the output of the block for full targets, and its auxiliary losses."""
         source = self.cross.read(source_BSD, source_valid_BS)
-        mixed_BTD = self.mixer(self.mixer_residual.pre(x_BTD, low_precision=True), context)
-        return self._after(x_BTD, mixed_BTD, source, context.valid_BT)
+        input_BTD = self.mixer_residual.pre(x_BTD, low_precision=True)
+        mixed_BTD = self.mixer(filtered(self, "A", input_BTD, context), context)
+        return self._after(x_BTD, mixed_BTD, source, context)
 
     def step(self, x_BTD: Tensor, state: dict[str, Any], context: Context) -> Tensor:
-        mixed_BTD = self.mixer.step(
-            self.mixer_residual.pre(x_BTD, low_precision=True), state["self"], context
-        )
-        return self._after(x_BTD, mixed_BTD, state["source"], None)[0]
+        mixer_state, context = self.opened(state["self"], context)
+        input_BTD = self.mixer_residual.pre(x_BTD, low_precision=True)
+        mixed_BTD = self.mixer.step(filtered(self, "A", input_BTD, context), mixer_state, context)
+        return self._after(x_BTD, mixed_BTD, state["source"], context)[0]
 
     def _after(
-        self, x_BTD: Tensor, mixed_BTD: Tensor, source: dict[str, Any], valid_BT: Tensor | None
+        self, x_BTD: Tensor, mixed_BTD: Tensor, source: dict[str, Any], context: Context
     ) -> tuple[Tensor, Auxiliary]:
         x_BTD = self.mixer_residual.add(x_BTD, mixed_BTD)
         input_BTD = self.cross_residual.pre(x_BTD, low_precision=True)
         x_BTD = self.cross_residual.add(x_BTD, self.cross.cross(input_BTD, source))
-        z_BTD, auxiliary = self.feedforward(
-            self.feedforward_residual.pre(x_BTD, low_precision=True), valid_BT
-        )
+        input_BTD = self.feedforward_residual.pre(x_BTD, low_precision=True)
+        z_BTD, auxiliary = self.feedforward(filtered(self, "C", input_BTD, context), context)
         return self.feedforward_residual.add(x_BTD, z_BTD), auxiliary

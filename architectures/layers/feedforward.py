@@ -12,6 +12,8 @@ from torch import Tensor, nn
 
 from architectures.kernels.pointwise import ACTIVATIONS, Activation, LimitedActivation
 from architectures.layers.block import Auxiliary, FeedForward
+from architectures.layers.canon import filtered
+from architectures.layers.context import Context
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,10 +76,17 @@ class DenseFeedForward(FeedForward):
         self.up = nn.Linear(d_model, d_ff, bias=config.bias)
         self.down = nn.Linear(d_ff, d_model, bias=config.bias)
 
-    def forward(self, x_BTD: Tensor, valid_BT: Tensor | None = None) -> tuple[Tensor, Auxiliary]:
+    @property
+    def canon_widths(self) -> dict[str, int]:
+        width = self.up.out_features
+        return {"up": width} if self.gate is None else {"gate": width, "up": width}
+
+    def forward(self, x_BTD: Tensor, context: Context | None = None) -> tuple[Tensor, Auxiliary]:
+        up_BTF = filtered(self, "up", self.up(x_BTD), context)
         if self.gate is None:
-            return self.down(self.activation(self.up(x_BTD))), {}
-        return self.down(self.activation.times(self.gate(x_BTD), self.up(x_BTD))), {}
+            return self.down(self.activation(up_BTF)), {}
+        gate_BTF = filtered(self, "gate", self.gate(x_BTD), context)
+        return self.down(self.activation.times(gate_BTF, up_BTF)), {}
 
     @torch.no_grad()
     def initialise(self, num_branches: int) -> None:

@@ -23,6 +23,11 @@ class ParallelMixer(Mixer):
         super().__init__()
         self.mixers = nn.ModuleList(mixers)
 
+    @property
+    def canon_widths(self) -> dict[str, int]:
+        """Return no inputs: each of the mixers has its own."""
+        return {}
+
     def _each(self) -> list[Mixer]:
         return [mixer for mixer in self.mixers if isinstance(mixer, Mixer)]
 

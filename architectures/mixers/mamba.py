@@ -28,8 +28,9 @@ from architectures.kernels.backend import (
 from architectures.kernels.cpu.mamba_ops import cpp_finish
 from architectures.kernels.pointwise import uses_cpp
 from architectures.layers.block import MixerConfig
+from architectures.layers.canon import filtered
 from architectures.layers.context import Context
-from architectures.layers.ssm.causal_conv1d import CausalConvolution
+from architectures.layers.ssm.causal_conv1d import CausalConvolution, convolved
 from architectures.layers.ssm.recurrent import RecurrentMixer, State, document_starts, draw_time_steps
 from architectures.layers.ssm.selective_scan import selective_scan, selective_scan_flops
 
@@ -43,7 +44,7 @@ class SelectiveConfig(MixerConfig):
     d_state: int = 16
     """State of each channel (N)."""
     conv_width: int = 4
-    """Taps of the causal convolution."""
+    """Taps of the causal convolution; 0 for none, only SiLU."""
     conv_bias: bool = True
     """A bias in the convolution."""
     bias: bool = False
@@ -70,10 +71,12 @@ class SelectiveConfig(MixerConfig):
 
     def __post_init__(self) -> None:
         check_path(self.scan)
-        for name in ("d_inner", "dt_rank", "d_state", "conv_width"):
+        for name in ("d_inner", "dt_rank", "d_state"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"{name}={value} must be positive")
+        if self.conv_width < 0:
+            raise ValueError(f"conv_width={self.conv_width} must be positive, or 0 for no convolution")
         if self.selection_norm_eps is not None and self.selection_norm_eps <= 0:
             raise ValueError(f"selection_norm_eps={self.selection_norm_eps} must be positive, or null")
         if not 0 < self.dt_min <= self.dt_max:
@@ -102,7 +105,9 @@ class SelectiveSSM(RecurrentMixer):
         self.config = config
         self.parts = [config.dt_rank, config.d_state, config.d_state]
         self.input = nn.Linear(d_model, 2 * config.d_inner, bias=config.bias)
-        self.convolution = CausalConvolution(config.d_inner, config.conv_width, bias=config.conv_bias)
+        self.convolution = None
+        if config.conv_width:
+            self.convolution = CausalConvolution(config.d_inner, config.conv_width, bias=config.conv_bias)
         self.select = nn.Linear(config.d_inner, sum(self.parts), bias=False)
         self.dt = nn.Linear(config.dt_rank, config.d_inner)
         self.A_log_CN = nn.Parameter(torch.empty(config.d_inner, config.d_state))
@@ -117,6 +122,10 @@ class SelectiveSSM(RecurrentMixer):
         # Decay would pull the time scales of the memory towards a constant.
         self.A_log_CN.no_weight_decay = True  # type: ignore[attr-defined]
 
+    @property
+    def canon_widths(self) -> dict[str, int]:
+        return {"input": len(self.D_C)}
+
     def project(self, x_BTD: Tensor) -> tuple[Tensor, ...]:
         return (self.input(x_BTD),)
 
@@ -128,15 +137,13 @@ class SelectiveSSM(RecurrentMixer):
         (both_BTI,) = projected
         path = self.path(both_BTI, continued=state is not None, packed=reset_BT is not None)
         u_BTC, gate_BTC = both_BTI.chunk(2, dim=-1)
+        u_BTC = filtered(self, "input", u_BTC, context)
         if valid_BT is not None:
             u_BTC = u_BTC * valid_BT[..., None]
-        window_BKC = None if state is None else state["window"]
-        after_BKC = self.convolution.after(u_BTC, window_BKC, valid_BT)
-        positions_BT = None if reset_BT is None else context.positions_BT
-        u_BTC = self.convolution.activated(u_BTC, window_BKC, positions_BT=positions_BT, path=path)
+        u_BTC, after = convolved(self.convolution, u_BTC, state, context, path)
         state_BCN = None if state is None else state["ssm"]
-        y_BTC, last_BCN = self._scan(u_BTC, gate_BTC, state_BCN, valid_BT, reset_BT, path)
-        return y_BTC, {"window": after_BKC, "ssm": last_BCN}
+        y_BTC, after["ssm"] = self._scan(u_BTC, gate_BTC, state_BCN, valid_BT, reset_BT, path)
+        return y_BTC, after
 
     def _scan(
         self,
@@ -195,23 +202,27 @@ class SelectiveSSM(RecurrentMixer):
     def start(self, batch_size: int, max_length: int) -> State:
         compute_dtype = torch.promote_types(self.A_log_CN.dtype, torch.float32)
         ssm = self.A_log_CN.new_zeros(batch_size, *self.A_log_CN.shape, dtype=compute_dtype)
+        if self.convolution is None:
+            return {"ssm": ssm}
         return {"window": self.convolution.start(batch_size), "ssm": ssm}
 
     def flops(self, length: int) -> Flops:
         channels, state = self.A_log_CN.shape
         scan = selective_scan_flops(length, channels, state) + 2 * length * channels  # and the D skip
-        return Flops(linear=linear_flops(self, length) + self.convolution.flops(length), mixer=scan)
+        convolution = 0 if self.convolution is None else self.convolution.flops(length)
+        return Flops(linear=linear_flops(self, length) + convolution, mixer=scan)
 
     def state_bytes(self, length: int, bytes_per_element: int) -> int:
         """The window in the precision of the parameters, the state in at least float32."""
         channels, state = self.A_log_CN.shape
-        window = self.convolution.width - 1
+        window = 0 if self.convolution is None else self.convolution.width - 1
         return channels * (state * max(bytes_per_element, 4) + window * bytes_per_element)
 
     @torch.no_grad()
     def initialise(self, num_branches: int) -> None:
         """Time steps log-uniform in [dt_min, dt_max]; A = -(1..N) in each channel (section 3.6)."""
-        self.convolution.initialise()
+        if self.convolution is not None:
+            self.convolution.initialise()
         for linear in (self.input, self.select, self.out):
             bound = linear.in_features**-0.5
             linear.weight.uniform_(-bound, bound)

@@ -29,8 +29,9 @@ from architectures.kernels.backend import (
 from architectures.kernels.cpu.mamba_ops import cpp_finish
 from architectures.kernels.pointwise import uses_cpp
 from architectures.layers.block import MixerConfig
+from architectures.layers.canon import filtered
 from architectures.layers.context import Context
-from architectures.layers.ssm.causal_conv1d import CausalConvolution
+from architectures.layers.ssm.causal_conv1d import CausalConvolution, convolved
 from architectures.layers.ssm.recurrent import RecurrentMixer, State, document_starts, draw_time_steps
 from architectures.layers.ssm.ssd import ssd, ssd_flops
 
@@ -50,7 +51,7 @@ class SSDConfig(MixerConfig):
     num_groups: int = 1
     """Groups of heads; those of a group share B and C."""
     conv_width: int = 4
-    """Taps of the causal convolution."""
+    """Taps of the causal convolution; 0 for none, only SiLU."""
     conv_bias: bool = True
     """A bias in the convolution."""
     bias: bool = False
@@ -84,10 +85,12 @@ class SSDConfig(MixerConfig):
         check_path(self.scan, (*SCAN_PATHS, "fla"))
         if self.norm not in NORMS:
             raise ValueError(f"norm={self.norm!r} must be one of {', '.join(NORMS)}")
-        for name in ("num_heads", "head_dim", "d_state", "num_groups", "conv_width", "chunk"):
+        for name in ("num_heads", "head_dim", "d_state", "num_groups", "chunk"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"{name}={value} must be positive")
+        if self.conv_width < 0:
+            raise ValueError(f"conv_width={self.conv_width} must be positive, or 0 for no convolution")
         if self.num_heads % self.num_groups:
             raise ValueError(f"num_heads={self.num_heads} must be a multiple of num_groups={self.num_groups}")
         for low, high in (("dt_min", "dt_max"), ("A_min", "A_max")):
@@ -157,7 +160,9 @@ class SSD(RecurrentMixer):
         self.parts = [self.channels, convolved, config.num_heads]
         self.convolved = [self.channels, shared, shared]
         self.input = nn.Linear(d_model, sum(self.parts), bias=config.bias)
-        self.convolution = CausalConvolution(convolved, config.conv_width, bias=config.conv_bias)
+        self.convolution = None
+        if config.conv_width:
+            self.convolution = CausalConvolution(convolved, config.conv_width, bias=config.conv_bias)
         self.dt_bias_H = nn.Parameter(torch.empty(config.num_heads))
         self.A_log_H = nn.Parameter(torch.empty(config.num_heads))
         self.D_H = nn.Parameter(torch.ones(config.num_heads))
@@ -166,6 +171,10 @@ class SSD(RecurrentMixer):
             before_gate = config.norm == "before_gate"
             self.norm = GatedNorm(self.channels, config.num_groups, norm_eps, before_gate=before_gate)
         self.out = nn.Linear(self.channels, d_model, bias=config.bias)
+
+    @property
+    def canon_widths(self) -> dict[str, int]:
+        return {"input": sum(self.convolved)}
 
     def project(self, x_BTD: Tensor) -> tuple[Tensor, ...]:
         return (self.input(x_BTD),)
@@ -178,16 +187,15 @@ class SSD(RecurrentMixer):
         (all_BTS,) = projected
         path = self.path(all_BTS, packed=reset_BT is not None)
         gate_BTI, u_BTC, dt_BTH = all_BTS.split(self.parts, dim=-1)
+        u_BTC = filtered(self, "input", u_BTC, context)
         if valid_BT is not None:
             u_BTC = u_BTC * valid_BT[..., None]
-        window_BKC, state_BHPN = (None, None) if state is None else (state["window"], state["ssm"])
-        after_BKC = self.convolution.after(u_BTC, window_BKC, valid_BT)
-        positions_BT = None if reset_BT is None else context.positions_BT
-        u_BTC = self.convolution.activated(u_BTC, window_BKC, positions_BT=positions_BT, path=path)
+        u_BTC, after = convolved(self.convolution, u_BTC, state, context, path)
+        state_BHPN = None if state is None else state["ssm"]
         with torch.autocast(all_BTS.device.type, enabled=False):
-            y_BTHP, x_BTHP, last_BHPN = self._scan(u_BTC, dt_BTH, state_BHPN, valid_BT, reset_BT, path)
+            y_BTHP, x_BTHP, after["ssm"] = self._scan(u_BTC, dt_BTH, state_BHPN, valid_BT, reset_BT, path)
             y_BTI = self._finish(y_BTHP, x_BTHP, gate_BTI, path)
-        return y_BTI.to(all_BTS.dtype), {"window": after_BKC, "ssm": last_BHPN}
+        return y_BTI.to(all_BTS.dtype), after
 
     def _scan(
         self,
@@ -262,23 +270,27 @@ class SSD(RecurrentMixer):
         compute_dtype = torch.promote_types(self.A_log_H.dtype, torch.float32)
         shape = (batch_size, self.config.num_heads, self.channels // self.config.num_heads, self.d_state)
         ssm = self.A_log_H.new_zeros(shape, dtype=compute_dtype)
+        if self.convolution is None:
+            return {"ssm": ssm}
         return {"window": self.convolution.start(batch_size), "ssm": ssm}
 
     def flops(self, length: int) -> Flops:
         heads = self.config.num_heads
         scan = ssd_flops(length, heads, self.channels // heads, self.d_state)
         scan += 2 * length * self.channels  # the D skip
-        return Flops(linear=linear_flops(self, length) + self.convolution.flops(length), mixer=scan)
+        convolution = 0 if self.convolution is None else self.convolution.flops(length)
+        return Flops(linear=linear_flops(self, length) + convolution, mixer=scan)
 
     def state_bytes(self, length: int, bytes_per_element: int) -> int:
         """The window in the precision of the parameters, the state in at least float32."""
-        window = (self.convolution.width - 1) * sum(self.convolved)
+        window = 0 if self.convolution is None else (self.convolution.width - 1) * sum(self.convolved)
         return self.channels * self.d_state * max(bytes_per_element, 4) + window * bytes_per_element
 
     @torch.no_grad()
     def initialise(self, num_branches: int) -> None:
         """Time steps log-uniform in [dt_min, dt_max]; rates of decay uniform in [A_min, A_max]."""
-        self.convolution.initialise()
+        if self.convolution is not None:
+            self.convolution.initialise()
         for linear in (self.input, self.out):
             bound = linear.in_features**-0.5
             linear.weight.uniform_(-bound, bound)

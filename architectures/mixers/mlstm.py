@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from architectures.backbone import Flops, linear_flops
 from architectures.layers.block import MixerConfig
+from architectures.layers.canon import filtered
 from architectures.layers.context import Context
 from architectures.layers.linear_attention.base import LINEAR_PATHS
 from architectures.layers.linear_attention.mlstm import mlstm, mlstm_flops
@@ -79,6 +80,10 @@ class MLSTM(RecurrentMixer):
         self.norm_C = nn.Parameter(torch.ones(values))
         self.out = nn.Linear(values, d_model, bias=False)
 
+    @property
+    def canon_widths(self) -> dict[str, int]:
+        return {name: getattr(self, name).out_features for name in ("q", "k", "v")}
+
     def scan_path(self) -> str:
         return self.path
 
@@ -89,7 +94,9 @@ class MLSTM(RecurrentMixer):
         self, projected: tuple[Tensor, ...], state: State | None, context: Context
     ) -> tuple[Tensor, State]:
         """Compute the memory in at least float32: bfloat16 would lose its content."""
-        x_BTD, *heads, gate_BTC = projected
+        x_BTD, q_BTC, k_BTC, v_BTC, gate_BTC = projected
+        named = {"q": q_BTC, "k": k_BTC, "v": v_BTC}
+        heads = [filtered(self, name, part_BTC, context) for name, part_BTC in named.items()]
         compute_dtype = torch.promote_types(x_BTD.dtype, torch.float32)
         q, k, v = (part.unflatten(-1, (self.heads, -1)).to(compute_dtype) for part in heads)
         log_input_BTH, log_forget_BTH = self.log_gates(x_BTD)

@@ -18,7 +18,9 @@ COUNTS = re.compile(
 LARGEST = 2**31
 """No size of a model is as large."""
 FRACTIONS = ("moe_layer_freq", "type_vocab_size")
-SMALL = re.compile(r"\w*(eps|epsilon|theta|rotary_emb_base)|(qk_dim|v_dim|ffn_proj)_factor")
+SMALL = re.compile(
+    r"\w*(eps|epsilon|theta|rotary_emb_base)|(qk_dim|v_dim|ffn_proj)_factor|(linear_)?conv_kernel(_dim)?|mamba_d_conv"
+)
 """Keys with positive values."""
 KEYS = {
     r"encoder_heads=": "encoder_attention_heads=",

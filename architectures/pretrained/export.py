@@ -107,6 +107,8 @@ def _lost(model: Backbone, blueprint: Blueprint) -> list[str]:
     from architectures.pretrained.config_diff import differences  # imports most layers; reading needs few
 
     lost = differences(model.config, blueprint.config)
+    if any(getattr(part, "convolution", part) is None for part in model.modules()):
+        lost.append("conv_width=0")  # that a family would write it is no reason: none has such layers
     for name in ("vocab_size", "max_length"):
         value, hf_value = getattr(model, name), getattr(blueprint, name)
         if value != hf_value:

@@ -256,6 +256,8 @@ def by_part(model: Backbone) -> dict[str, PartCost]:
     claim("embedding", model.embedding)
     claim("head", model.head)
     for block in (m for m in model.modules() if isinstance(m, Block)):
+        for canon in block.canons.values():
+            claim("canon", canon)
         claim("attention" if isinstance(block.mixer, SoftmaxAttention) else "mixer", block.mixer)
         claim("attention", getattr(block, "cross", None))
         claim("feed-forward", block.feedforward)
@@ -263,7 +265,8 @@ def by_part(model: Backbone) -> dict[str, PartCost]:
         if isinstance(module, NORMS):
             claim("norms", module)
     claim("other", model)
-    counts = dict.fromkeys(("embedding", "attention", "mixer", "feed-forward", "norms", "other", "head"), 0)
+    names = ("embedding", "attention", "mixer", "feed-forward", "canon", "norms", "other", "head")
+    counts = dict.fromkeys(names, 0)
     for parameter in model.parameters():
         counts[part_of[id(parameter)]] += parameter.numel()
     inactive = {"feed-forward": model.inactive_parameters()}

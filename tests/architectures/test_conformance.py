@@ -36,18 +36,40 @@ from tests.tiers import fast_only
 
 pytestmark = pytest.mark.fast
 
-BACKBONES = fast_only(SOLVED, FAMILIES)
-"""The fast tier takes one of each family, in float64."""
+CANON = {
+    "decoder": "backbone.canon=ABCD",
+    "mamba": "backbone.canon=AB backbone.conv_width=0",
+    "encoder": "backbone.canon=ABCD",
+    "encoder_decoder": "backbone.canon=ABCD",
+    "gated_deltanet": "backbone.canon=ABCD backbone.conv_width=0",
+    "gla": "backbone.canon=ABCD backbone.conv_width=4",
+    "mamba2": "backbone.canon=AB",
+    "mamba2_bidirectional": "backbone.canon=AB backbone.conv_width=0",
+    "hybrid": "backbone.canon=ABCD backbone.layers=[mlstm,attention+s4]",
+    "falcon_h1": "backbone.canon=ABCD backbone.mamba2.conv_width=0",
+    "moe": "backbone.canon=ABC",
+    "moe_deepseek": "backbone.canon=ABCD",
+    "masked_diffusion": "backbone.canon=BD",
+    "s4": "backbone.canon=ABCD",
+    "s4_bidirectional": "backbone.canon=ABCD",
+}
+"""Settings of models with convolutions in other places, by backbone."""
+VARIANTS = [f"{name} {words}" for name, words in CANON.items()]
+ALL = [*SOLVED, *VARIANTS]
+FAST = [*FAMILIES, *VARIANTS[:3]]
+BACKBONES = fast_only(ALL, FAST)
+"""The fast tier takes one of each family, and some with canon layers, in float64."""
 DTYPES = fast_only([torch.float32, torch.float64], [torch.float64])
 VOCABULARY, LONGEST = 29, 80
 
 
 @functools.cache
 def read_yaml(name: str) -> tuple[type[Backbone], BackboneConfig]:
-    """The class and the configuration of a backbone's YAML at depth two."""
+    """The class and the configuration of a backbone's YAML at depth two, with the settings after its name."""
     GlobalHydra.instance().clear()
     with initialize_config_dir(str(CONF), version_base="1.3"):
-        cfg = compose("config", overrides=[f"backbone={name}", "scale.depth=2", "scale.mixer_depth=2"])
+        words = f"backbone={name} scale.depth=2 scale.mixer_depth=2".split()
+        cfg = compose("config", overrides=words)
     values: Any = OmegaConf.to_container(cfg.backbone, resolve=True)
     cls = load_class(values.pop("_target_"), Backbone, "backbone")
     return cls, typed(cls.Config, values, "backbone")
@@ -80,14 +102,14 @@ def lively(name: str, dtype: torch.dtype = torch.float64) -> Backbone:
 
 def able(*abilities: str) -> list[Any]:
     """Return the backbones that have any of these capabilities."""
-    names = [n for n in SOLVED if any(getattr(class_of(n).capabilities, a) for a in abilities)]
-    return fast_only(names, FAMILIES)
+    names = [n for n in ALL if any(getattr(class_of(n.split()[0]).capabilities, a) for a in abilities)]
+    return fast_only(names, FAST)
 
 
 def unable(*abilities: str) -> list[Any]:
     """Return the backbones that have none of these capabilities."""
-    names = [n for n in SOLVED if not any(getattr(class_of(n).capabilities, a) for a in abilities)]
-    return fast_only(names, FAMILIES)
+    names = [n for n in ALL if not any(getattr(class_of(n.split()[0]).capabilities, a) for a in abilities)]
+    return fast_only(names, FAST)
 
 
 @pytest.mark.parametrize("length", fast_only([5, 33, 67], [33]))

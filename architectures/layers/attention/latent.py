@@ -18,6 +18,7 @@ from architectures.backbone import Flops, linear_flops
 from architectures.layers.attention.base import SoftmaxAttention
 from architectures.layers.attention.config import AttentionConfig
 from architectures.layers.attention.kv_cache import Cache
+from architectures.layers.canon import filtered
 from architectures.layers.context import Context
 from architectures.layers.positions import PositionsConfig, Rotary
 
@@ -87,14 +88,21 @@ class LatentAttention(SoftmaxAttention):
         """Queries (B, H, T, N + P), their last P dimensions rotated."""
         if self.latent.q_rank is not None:
             x_BTD = self.q_norm(self.q_down(x_BTD))
-        q_BHTE = self.q(x_BTD).unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
+        q_BTC = filtered(self, "q", self.q(x_BTD), context)
+        q_BHTE = q_BTC.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
         nope, rope = q_BHTE.split([self.latent.nope_dim, self.latent.rope_dim], dim=-1)
         return torch.cat([nope, self._rotated(rope, context)], dim=-1)
+
+    @property
+    def canon_widths(self) -> dict[str, int]:
+        """Return the widths of queries and of the latent, from which keys and values are projected later."""
+        return {"q": self.q.out_features, "kv_down": self.kv_down.out_features}
 
     def _latents(self, x_BTD: Tensor, context: Context) -> tuple[Tensor, Tensor]:
         """Return the streams that the cache keeps of each token: the normed latent (B, 1, T, R), the turned
         key (B, 1, T, P)."""
-        c_B1TR, rope_B1TP = self.kv_down(x_BTD)[:, None].split(
+        kv_BTC = filtered(self, "kv_down", self.kv_down(x_BTD), context)
+        c_B1TR, rope_B1TP = kv_BTC[:, None].split(
             [self.kv_norm.normalized_shape[0], self.latent.rope_dim], dim=-1
         )
         return self.kv_norm(c_B1TR), self._rotated(rope_B1TP, context)

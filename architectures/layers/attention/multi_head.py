@@ -15,6 +15,7 @@ from architectures.backbone import Flops, linear_flops
 from architectures.layers.attention.base import SoftmaxAttention
 from architectures.layers.attention.config import AttentionConfig
 from architectures.layers.attention.kv_cache import Cache
+from architectures.layers.canon import filtered
 from architectures.layers.context import Context
 from architectures.layers.normalization import make_norm
 from architectures.layers.positions import (
@@ -78,12 +79,23 @@ class Attention(SoftmaxAttention):
 
     def query(self, x_BTD: Tensor, context: Context) -> Tensor:
         """Return queries (B, H, T, E), rotated to their positions."""
-        return self._rotated(self._project(x_BTD, self.q, "q_norm"), context)
+        q_BHTE = self._filtered("q", self._project(x_BTD, self.q, "q_norm"), context)
+        return self._rotated(q_BHTE, context)
 
     def keys_values(self, x_BTD: Tensor, context: Context) -> tuple[Tensor, Tensor]:
         """Return keys and values (B, G, T, E); keys are rotated to their positions."""
-        k_BGTE = self._rotated(self._project(x_BTD, self.k, "k_norm"), context)
-        return k_BGTE, self._heads(self.v(x_BTD))
+        k_BGTE = self._filtered("k", self._project(x_BTD, self.k, "k_norm"), context)
+        return self._rotated(k_BGTE, context), self._heads(filtered(self, "v", self.v(x_BTD), context))
+
+    @property
+    def canon_widths(self) -> dict[str, int]:
+        return {name: getattr(self, name).out_features for name in ("q", "k", "v")}
+
+    def _filtered(self, name: str, x_BHTE: Tensor, context: Context) -> Tensor:
+        """Return queries or keys after their canon layer: normed, and not rotated yet, as the authors do."""
+        if name not in self.canon:
+            return x_BHTE
+        return self._heads(filtered(self, name, x_BHTE.transpose(1, 2).flatten(2), context))
 
     def _project(self, x_BTD: Tensor, linear: nn.Linear, norm: str) -> Tensor:
         x = linear(x_BTD)

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from architectures.backbone import Flops, linear_flops
 from architectures.layers.block import MixerConfig
+from architectures.layers.canon import filtered
 from architectures.layers.context import Context
 from architectures.layers.ssm.causal_conv1d import CausalConvolution
 from architectures.layers.ssm.recurrent import RecurrentMixer, State, document_starts
@@ -101,6 +102,10 @@ class LinearMixer(RecurrentMixer):
     ) -> tuple[Tensor, Tensor]:
         """Return what queries read (B, T, H, V), and the last memory (B, H, K, V)."""
 
+    @property
+    def canon_widths(self) -> dict[str, int]:
+        return {"qkv": sum(self.sizes)}
+
     def scan_path(self) -> str:
         return self.path
 
@@ -111,7 +116,8 @@ class LinearMixer(RecurrentMixer):
     def mix(
         self, projected: tuple[Tensor, ...], state: State | None, context: Context
     ) -> tuple[Tensor, State]:
-        x_BTD, qkv_BTC = projected[:2]
+        x_BTD = projected[0]
+        qkv_BTC = filtered(self, "qkv", projected[1], context)
         after: State = {}
         if self.convolution is not None:
             window_BWC = None if state is None else state["window"]

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from architectures.backbone import Flops, linear_flops
 from architectures.layers.block import Auxiliary, FeedForward
+from architectures.layers.context import Context
 from architectures.layers.feedforward import DenseFeedForward, FeedForwardConfig
 from architectures.layers.moe.balance_loss import router_losses
 from architectures.layers.moe.config import ExpertsConfig
@@ -87,7 +88,8 @@ class Experts(FeedForward):
         self.watcher: Callable[[Routing, Tensor | None], None] | None = None
         """Receives every routing decision; see ``routing_record``."""
 
-    def forward(self, x_BTD: Tensor, valid_BT: Tensor | None = None) -> tuple[Tensor, Auxiliary]:
+    def forward(self, x_BTD: Tensor, context: Context | None = None) -> tuple[Tensor, Auxiliary]:
+        valid_BT = None if context is None else context.valid_BT
         noisy_BTD = self.router.noisy(x_BTD)
         routing = self.router.route(noisy_BTD, valid_BT)
         if self.config.jitter_experts:

@@ -49,6 +49,11 @@ class Bidirectional(Mixer):
         if tied:
             future.borrow(past)
 
+    @property
+    def canon_widths(self) -> dict[str, int]:
+        """Return no inputs: each direction has its own."""
+        return {}
+
     def forward(self, x_BTD: Tensor, context: Context) -> Tensor:
         mirror = context.once("mirror", lambda: Mirror.of(x_BTD[..., 0], context))
         projected = self.past.project(x_BTD)

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from architectures.kernels.backend import causal_conv1d
 from architectures.kernels.cpu.mamba_ops import cpp_convolution
+from architectures.layers.context import Context
 
 
 class CausalConvolution(nn.Module):
@@ -83,11 +84,7 @@ class CausalConvolution(nn.Module):
             return x_BTC[:, length - window :]
         if window_BKC is None:
             window_BKC = x_BTC.new_zeros(x_BTC.shape[0], window, x_BTC.shape[2])
-        seen_BJC = torch.cat([window_BKC.to(x_BTC.dtype), x_BTC], dim=1)
-        if valid_BT is None:
-            return seen_BJC[:, length:]
-        last_BK = valid_BT.sum(1, keepdim=True) + torch.arange(window, device=x_BTC.device)
-        return seen_BJC.gather(1, last_BK[..., None].expand_as(window_BKC))
+        return window_after(torch.cat([window_BKC.to(x_BTC.dtype), x_BTC], dim=1), window, valid_BT)
 
     @torch.no_grad()
     def step(self, x_BTC: Tensor, window_BKC: Tensor, valid_BT: Tensor | None = None) -> Tensor:
@@ -105,3 +102,35 @@ class CausalConvolution(nn.Module):
         for parameter in (self.weight_CK, self.bias_C):
             if parameter is not None:
                 parameter.uniform_(-(self.width**-0.5), self.width**-0.5)
+
+
+def convolved(
+    convolution: CausalConvolution | None,
+    x_BTC: Tensor,
+    state: dict[str, Tensor] | None,
+    context: Context,
+    path: str,
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """Return SiLU of the convolution of ``x``, and the ``window`` after it; for None, SiLU of ``x`` alone.
+
+    Args:
+        state: has the ``window`` before ``x``; None for a full sequence.
+        path: as in ``CausalConvolution.activated``.
+    """
+    if convolution is None:
+        return F.silu(x_BTC), {}
+    window_BKC = None if state is None else state["window"]
+    positions_BT = None if context.documents_BT is None else context.positions_BT
+    y_BTC = convolution.activated(x_BTC, window_BKC, positions_BT=positions_BT, path=path)
+    return y_BTC, {"window": convolution.after(x_BTC, window_BKC, context.valid_BT)}
+
+
+def window_after(seen_BJC: Tensor, window: int, valid_BT: Tensor | None) -> Tensor:
+    """Return the last ``window`` of the inputs (B, J, C) up to each row's last valid one.
+
+    The first ``window`` inputs are those of the window before; ``valid_BT`` is about all that follow.
+    """
+    if valid_BT is None:
+        return seen_BJC[:, seen_BJC.shape[1] - window :]
+    last_BK = valid_BT.sum(1, keepdim=True) + torch.arange(window, device=seen_BJC.device)
+    return seen_BJC.gather(1, last_BK[..., None].expand(-1, -1, seen_BJC.shape[2]))

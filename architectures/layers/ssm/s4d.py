@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from architectures.backbone import Flops, linear_flops
 from architectures.layers.block import Mixer
+from architectures.layers.canon import filtered
 from architectures.layers.context import Context
 from architectures.layers.ssm.convolution_kernel import (
     apart,
@@ -167,7 +168,12 @@ class S4Layer(Mixer):
         """The readout (D, M) of one half of each conjugate pair."""
         return torch.view_as_complex(self.C_backward_DM2 if backward else self.C_DM2)
 
+    @property
+    def canon_widths(self) -> dict[str, int]:
+        return {"input": len(self.D_D)}
+
     def forward(self, x_BTD: Tensor, context: Context) -> Tensor:
+        x_BTD = filtered(self, "input", x_BTD, context)
         if context.valid_BT is not None:
             x_BTD = x_BTD * context.valid_BT[..., None]
         with torch.autocast(x_BTD.device.type, enabled=False):
@@ -200,6 +206,7 @@ class S4Layer(Mixer):
         return {"ssm": torch.zeros(shape, dtype=dtype, device=self.C_DM2.device)}
 
     def step(self, x_BTD: Tensor, state: dict[str, Any], context: Context) -> Tensor:
+        x_BTD = filtered(self, "input", x_BTD, context)
         with torch.autocast(x_BTD.device.type, enabled=False):
             y_BTD = self._read(x_BTD.to(state["ssm"].real.dtype), state["ssm"], context.valid_BT)
         return self._mix(y_BTD.to(x_BTD.dtype))

@@ -259,7 +259,7 @@ class Strategy:
         # Methods that read weights of a block outside its forward and step.
         reading: list[tuple[Block, nn.Module, str]] = []
         for block in self.blocks:
-            reading.append((block, block.mixer, "start"))
+            reading.append((block, block, "start"))
             if (cross := getattr(block, "cross", None)) is not None:
                 reading.append((block, cross, "read"))
         for block, part, name in reading:

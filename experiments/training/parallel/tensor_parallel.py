@@ -1,13 +1,15 @@
 """Tensor parallelism: heads of attention and hidden units of feed-forwards, divided among processes.
 
 The first projections are divided by columns, the last by rows (Shoeybi et al. 2019, arXiv
-1909.08053), through PyTorch's ``parallelize_module``. Everything else is replicated.
+1909.08053), through PyTorch's ``parallelize_module``. Canon layers of the divided channels are divided with
+them. Everything else is replicated.
 """
 
 from __future__ import annotations
 
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import Shard, distribute_tensor
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
     ParallelStyle,
@@ -17,6 +19,7 @@ from torch.distributed.tensor.parallel import (
 
 from architectures.layers.attention.multi_head import Attention
 from architectures.layers.block import FeedForward, Mixer
+from architectures.layers.canon import Canon
 from architectures.layers.feedforward import DenseFeedForward
 from architectures.layers.positions import ALiBi, RelativePositionBias
 
@@ -33,9 +36,14 @@ def parallelize_layers(model: nn.Module, mesh: DeviceMesh) -> None:
             _cut(part, ("up",) if part.gate is None else ("gate", "up"), "down", mesh)
 
 
-def _cut(part: nn.Module, column_names: tuple[str, ...], row_name: str, mesh: DeviceMesh) -> None:
+def _cut(
+    part: Attention | DenseFeedForward, column_names: tuple[str, ...], row_name: str, mesh: DeviceMesh
+) -> None:
     plan: dict[str, ParallelStyle] = {name: ColwiseParallel() for name in column_names}
     parallelize_module(part, mesh, plan | {row_name: RowwiseParallel()})
+    for canon in part.canon.values():
+        assert isinstance(canon, Canon)
+        canon.weight = nn.Parameter(distribute_tensor(canon.weight.detach(), mesh, [Shard(0)]))
 
 
 def _check(part: nn.Module, size: int) -> None:

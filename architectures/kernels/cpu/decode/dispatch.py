@@ -128,6 +128,8 @@ def compile_decode_steps(
 
 
 def _compile_decode_step(block: Block, spec: DecodeSpec) -> Step | None:
+    if block.canons:
+        return None
     try:
         step = decode_step(block, spec)
     except UnsupportedError:

@@ -121,6 +121,8 @@ def check_scan(config: SelectiveConfig | SSDConfig) -> None:
         raise UnsupportedError("the path of the scan")
 
 
-def _convolution(spec: DecodeSpec, convolution: CausalConvolution) -> _Convolution:
+def _convolution(spec: DecodeSpec, convolution: CausalConvolution | None) -> _Convolution:
+    if convolution is None:
+        raise UnsupportedError("a mixer without a convolution")
     weight_CK, bias_C = convolution.weight_CK, convolution.bias_C
     return _Convolution(spec.address(weight_CK), spec.address(bias_C), *weight_CK.shape)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from architectures.layers.context import Context
 from architectures.layers.feedforward import ACTIVATIONS, DenseFeedForward, FeedForwardConfig
 from architectures.layers.moe.config import ExpertsConfig
 from architectures.layers.moe.dispatch import Weights, dispatch, run_all, run_grouped, run_loop, run_padded
@@ -32,6 +33,11 @@ def experts(
 
 def tokens(*shape: int) -> Tensor:
     return torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+
+
+def padded(valid_BT: Tensor) -> Context:
+    """The context of full sequences with padding."""
+    return Context.whole(valid_BT, valid_BT, None)
 
 
 def with_dispatch(layer: Experts, way: str) -> Experts:
@@ -61,11 +67,11 @@ def test_every_way_is_the_reference(way, variant, X, K, B, T):
     """Outputs and gradients, also where some experts see no token, or some tokens no expert."""
     layer = experts(X, K, **VARIANTS[variant])
     x = tokens(B, T, 6).requires_grad_()
-    valid = None if T == 1 else torch.arange(T) < torch.randint(1, T + 1, (B, 1))
+    context = None if T == 1 else padded(torch.arange(T) < torch.randint(1, T + 1, (B, 1)))
     inputs = (x, *layer.parameters())
     results = []
     for name in (way, "reference"):
-        y, losses = with_dispatch(layer, name)(x, valid)
+        y, losses = with_dispatch(layer, name)(x, context)
         loss = (y * y.detach().cos()).sum() + sum(losses.values())
         results.append([y, *torch.autograd.grad(loss, inputs, allow_unused=True)])
     for found, expected in zip(*results, strict=True):
@@ -271,7 +277,7 @@ def test_a_record_says_what_was_decided():
     valid = torch.tensor([[True, True, True], [True, True, False]])
     layer(x)
     with record_routing(layer) as records:
-        layer(x, valid)
+        layer(x, padded(valid))
         layer(x[:1])
     layer(x)
     record, later = records[""]

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from architectures.layers.context import Context
 from architectures.layers.moe.balance_loss import router_losses
 from architectures.layers.moe.config import ExpertsConfig
 from architectures.layers.moe.experts import Experts
@@ -35,6 +36,11 @@ def experts(X: int, K: int, D: int = 6, **settings: Any) -> Experts:
 
 def tokens(*shape: int) -> Tensor:
     return torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+
+
+def padded(valid_BT: Tensor) -> Context:
+    """The context of full sequences with padding."""
+    return Context.whole(valid_BT, valid_BT, None)
 
 
 def from_logits(logits: list[list[float]], K: int, **settings: Any) -> Routing:
@@ -209,7 +215,7 @@ def test_the_batch_form_is_that_of_switch():
     p = F.linear(x, layer.router.weight).softmax(-1)[valid]
     share = F.one_hot(p.argmax(-1), 4).double().mean(0)
     expected = 3 * 0.3 * 4 * (share * p.mean(0)).sum()
-    torch.testing.assert_close(layer(x, valid)[1]["balance"], expected, atol=1e-14, rtol=0)
+    torch.testing.assert_close(layer(x, padded(valid))[1]["balance"], expected, atol=1e-14, rtol=0)
 
 
 def test_sigmoids_are_normalised_in_the_balance_loss():
@@ -258,7 +264,7 @@ def test_router_z_loss_by_hand():
     valid = torch.arange(5) < torch.tensor([[5], [2]])
     square = F.linear(x, layer.router.weight).logsumexp(-1) ** 2
     expected = 0.2 * (square[0].mean() + square[1, :2].mean())
-    torch.testing.assert_close(layer(x, valid)[1]["router_z"], expected, atol=1e-14, rtol=0)
+    torch.testing.assert_close(layer(x, padded(valid))[1]["router_z"], expected, atol=1e-14, rtol=0)
     assert set(experts(4, 2)(x)[1]) == {"balance"}
     assert experts(4, 2, balance_coefficient=0.0)(x)[1] == {}
 
@@ -271,9 +277,9 @@ def test_losses_add_up_over_sequences_and_do_not_see_padding(settings):
     layer, x = experts(4, 2, **settings), tokens(6, 9, 6)
     lengths = torch.tensor([9, 4, 1, 9, 7, 2])
     valid = torch.arange(9) < lengths[:, None]
-    whole = layer(x, valid)[1]
+    whole = layer(x, padded(valid))[1]
     for name, value in whole.items():
-        parts = [layer(x[a:b], valid[a:b])[1][name] for a, b in ((0, 1), (1, 4), (4, 6))]
+        parts = [layer(x[a:b], padded(valid[a:b]))[1][name] for a, b in ((0, 1), (1, 4), (4, 6))]
         torch.testing.assert_close(sum(parts), value, atol=1e-14, rtol=0)
         alone = [layer(x[row : row + 1, :length])[1][name] for row, length in enumerate(lengths)]
         torch.testing.assert_close(sum(alone), value, atol=1e-14, rtol=0)
@@ -287,7 +293,7 @@ def test_the_router_learns_from_the_balance_loss():
 
 
 def train(layer: Experts, x: Tensor, valid: Tensor | None = None) -> None:
-    layer(x, valid)[0].sum().backward()
+    layer(x, None if valid is None else padded(valid))[0].sum().backward()
 
 
 def test_the_bias_of_a_full_expert_falls():

@@ -18,6 +18,7 @@ LAYOUTS = {
     **{f"{name}-fsdp": (f"backbone={name}", *FSDP) for name in commands.BACKBONES},
     "decoder-ddp": ("backbone=decoder", *DDP),
     "decoder-tensor": ("backbone=decoder", "parallel=tensor", *GIVEN),
+    "canon-tensor": ("backbone=decoder", "parallel=tensor", *GIVEN, "backbone.canon=ABCD"),
     "hybrid-fsdp": ("backbone=hybrid", *FSDP),
     "moe-ddp-expert": ("backbone=moe", *DDP, "parallel.expert=2"),
     "moe-fsdp-expert": ("backbone=moe", *FSDP, "parallel.expert=2"),
