@@ -48,7 +48,7 @@ CANON = {
     "hybrid": "backbone.canon=ABCD backbone.layers=[mlstm,attention+s4]",
     "falcon_h1": "backbone.canon=ABCD backbone.mamba2.conv_width=0",
     "moe": "backbone.canon=ABC",
-    "moe_deepseek": "backbone.canon=ABCD",
+    "moe_deepseek": "backbone.canon=ABCD backbone.feedforwards=[dense,experts]",
     "masked_diffusion": "backbone.canon=BD",
     "s4": "backbone.canon=ABCD",
     "s4_bidirectional": "backbone.canon=ABCD",
