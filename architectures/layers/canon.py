@@ -15,7 +15,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from architectures.layers.context import Context
-from architectures.layers.ssm.causal_conv1d import window_after
 
 KERNEL = 4
 """Taps of a causal layer: the current and the 3 previous tokens."""
@@ -85,6 +84,17 @@ def check_letters(letters: str | None) -> None:
         raise ValueError(
             f"canon={letters!r} must be letters of {LETTERS} in this order, such as ABCD or AC, or null"
         )
+
+
+def window_after(seen_BJC: Tensor, window: int, valid_BT: Tensor | None) -> Tensor:
+    """Return the last ``window`` of the inputs (B, J, C) up to each row's last valid one.
+
+    The first ``window`` inputs are those of the window before; ``valid_BT`` is about all that follow.
+    """
+    if valid_BT is None:
+        return seen_BJC[:, seen_BJC.shape[1] - window :]
+    last_BK = valid_BT.sum(1, keepdim=True) + torch.arange(window, device=seen_BJC.device)
+    return seen_BJC.gather(1, last_BK[..., None].expand(-1, -1, seen_BJC.shape[2]))
 
 
 def shifted(x_BTC: Tensor, offset: int, fill: float = 0) -> Tensor:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from architectures.kernels.backend import causal_conv1d
 from architectures.kernels.cpu.mamba_ops import cpp_convolution
+from architectures.layers.canon import window_after
 from architectures.layers.context import Context
 
 
@@ -123,14 +124,3 @@ def convolved(
     positions_BT = None if context.documents_BT is None else context.positions_BT
     y_BTC = convolution.activated(x_BTC, window_BKC, positions_BT=positions_BT, path=path)
     return y_BTC, {"window": convolution.after(x_BTC, window_BKC, context.valid_BT)}
-
-
-def window_after(seen_BJC: Tensor, window: int, valid_BT: Tensor | None) -> Tensor:
-    """Return the last ``window`` of the inputs (B, J, C) up to each row's last valid one.
-
-    The first ``window`` inputs are those of the window before; ``valid_BT`` is about all that follow.
-    """
-    if valid_BT is None:
-        return seen_BJC[:, seen_BJC.shape[1] - window :]
-    last_BK = valid_BT.sum(1, keepdim=True) + torch.arange(window, device=seen_BJC.device)
-    return seen_BJC.gather(1, last_BK[..., None].expand(-1, -1, seen_BJC.shape[2]))
