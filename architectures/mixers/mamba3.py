@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from architectures.backbone import Flops, linear_flops
 from architectures.layers.block import MixerConfig
+from architectures.layers.canon import filtered
 from architectures.layers.context import Context
 from architectures.layers.linear_attention.base import LINEAR_PATHS
 from architectures.layers.ssm.recurrent import RecurrentMixer, State, document_starts, draw_time_steps
@@ -121,6 +122,11 @@ class Mamba3(RecurrentMixer):
         self.norm_HP = nn.Parameter(torch.ones(H, P)) if config.output_norm else None
         self.out = nn.Linear(H * P, d_model, bias=False)
 
+    @property
+    def canon_widths(self) -> dict[str, int]:
+        _, x, B, C, *_ = self.parts
+        return {"x": x, "B": B, "C": C}
+
     def scan_path(self) -> str:
         return self.path
 
@@ -141,6 +147,7 @@ class Mamba3(RecurrentMixer):
         """Compute all but the projections in at least float32: in bfloat16 the state would lose precision."""
         H = self.config.num_heads
         gate, x, B, C, dt_BTH, rate_BTH, weight_BTH, angle_BTS = all_BTS.split(self.parts, dim=-1)
+        x, B, C = (filtered(self, name, part, context) for name, part in {"x": x, "B": B, "C": C}.items())
         gate_BTHP, x_BTHP = gate.unflatten(-1, (H, -1)), x.unflatten(-1, (H, -1))
         delta_BTH = F.softplus(dt_BTH + self.dt_bias_H)
         if context.valid_BT is not None:

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from architectures.backbone import Flops, linear_flops
 from architectures.layers.block import MixerConfig
+from architectures.layers.canon import filtered
 from architectures.layers.context import Context
 from architectures.layers.linear_attention.base import LINEAR_PATHS
 from architectures.layers.linear_attention.dplr import dplr, dplr_flops
@@ -133,6 +134,10 @@ class RWKV7(RecurrentMixer):
         if index > 0 and self.value_rank is not None:
             self.residual = LowRank(self.v.in_features, self.value_rank, self.v.out_features)
 
+    @property
+    def canon_widths(self) -> dict[str, int]:
+        return {name: getattr(self, name).out_features for name in ("r", "k", "v")}
+
     def scan_path(self) -> str:
         return self.path
 
@@ -162,9 +167,9 @@ class RWKV7(RecurrentMixer):
         """
         x_r, x_decay, x_k, x_v, x_rate = inputs
         projected = (
-            self.r(x_r),
+            filtered(self, "r", self.r(x_r), context),
             self.decay(x_decay),
-            self.k(x_k),
+            filtered(self, "k", self.k(x_k), context),
             self._values(x_v, context),
             self.rate(x_rate),
         )
@@ -196,7 +201,7 @@ class RWKV7(RecurrentMixer):
 
     def _values(self, x_BTD: Tensor, context: Context) -> Tensor:
         """Return the values (B, T, C), with a part of those of the first layer in all later ones."""
-        v_BTC = self.v(x_BTD)
+        v_BTC = filtered(self, "v", self.v(x_BTD), context)
         first_BTC = context.carried.setdefault("rwkv7 values", v_BTC)
         if self.residual is None:
             return v_BTC

@@ -51,6 +51,8 @@ CANON = {
     "moe_deepseek": "backbone.canon=ABCD backbone.feedforwards=[dense,experts]",
     "masked_diffusion": "backbone.canon=BD",
     "s4": "backbone.canon=ABCD",
+    "rwkv7": "backbone.canon=ABCD",
+    "mamba3": "backbone.canon=ABCD",
     "s4_bidirectional": "backbone.canon=ABCD",
 }
 """Settings of models with convolutions in other places, by backbone."""
