@@ -57,8 +57,11 @@ def _check(part: nn.Module, size: int) -> None:
                 f"tensor={size} does not divide attention.num_heads={part.num_heads} and "
                 f"num_kv_heads={part.num_kv_heads}"
             )
-        if c.qk_norm == "full" or c.sinks:
-            raise ValueError("tensor: attention.qk_norm=full and attention.sinks know all heads: leave them")
+        if c.qk_norm != "none" or c.sinks:
+            raise ValueError(
+                "tensor: weights of attention.qk_norm and attention.sinks are not divided with the heads: "
+                "use qk_norm=none and sinks=false"
+            )
     elif isinstance(part, DenseFeedForward):
         if part.up.out_features % size:
             raise ValueError(

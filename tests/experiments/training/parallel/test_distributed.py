@@ -63,7 +63,6 @@ SETTINGS = {
         "backbone.d_model=32",
         "backbone.d_ff=64",
         "backbone.attention.num_kv_heads=4",
-        "backbone.attention.qk_norm=head",
         "backbone.canon=ABCD",
     ),
     "tied": ("backbone=decoder", "backbone.tie_embeddings=true"),
