@@ -31,11 +31,11 @@ LARGEST_MODULUS = 200
 class ManoConfig(GeneratedConfig):
     """Settings of Mano."""
 
-    sequence_length: int = 16
+    sequence_length: int = 10
     """Tokens in an example (T), padding on the right; at least 2L + 4."""
-    max_operations: int = 4
+    max_operations: int = 3
     """Operations of the longest expression (L)."""
-    modulus: int = 11
+    modulus: int = 7
     """Values are 0 to M - 1."""
     tested_operations: int | None = None
     """Operations of expressions in validation and test; null: L."""
