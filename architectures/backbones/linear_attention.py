@@ -1,4 +1,4 @@
-"""Backbones of linear attention: GLA, DeltaNet and Gated DeltaNet.
+"""Backbones of linear attention: GLA, DeltaNet, Gated DeltaNet, KDA and DeltaProduct.
 
 Each layer is a mixer of one type followed by a dense feed-forward, as in the decoder.
 """
@@ -13,8 +13,10 @@ from architectures.layers.block import FeedForward, Mixer
 from architectures.layers.feedforward import DenseFeedForward, swiglu_width
 from architectures.layers.linear_attention.base import LinearMixer
 from architectures.mixers.deltanet import DeltaConfig, DeltaRule
+from architectures.mixers.deltaproduct import HouseholderConfig, delta_product
 from architectures.mixers.gated_deltanet import GatedDeltaConfig, GatedDeltaRule
 from architectures.mixers.gla import GatedLinearAttention, GatedLinearConfig
+from architectures.mixers.kda import KimiDeltaConfig, KimiDeltaRule
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,3 +105,41 @@ class GatedDeltaNet(LinearAttention):
 
     def make_mixer(self, layer: int) -> Mixer:
         return GatedDeltaRule(self.config.width, self.config, norm_eps=self.config.norm_eps)
+
+
+@dataclass(frozen=True, kw_only=True)
+class KDAConfig(KimiDeltaConfig, LinearAttentionConfig):
+    """A stack of delta rules with decays of channels."""
+
+    def __post_init__(self) -> None:
+        KimiDeltaConfig.__post_init__(self)
+        LinearAttentionConfig.__post_init__(self)
+
+
+class KDA(LinearAttention):
+    """Kimi Delta Attention."""
+
+    Config = KDAConfig
+    config: KDAConfig
+
+    def make_mixer(self, layer: int) -> Mixer:
+        return KimiDeltaRule(self.config.width, self.config, norm_eps=self.config.norm_eps)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeltaProductConfig(HouseholderConfig, LinearAttentionConfig):
+    """A stack of delta rules with multiple updates for each token."""
+
+    def __post_init__(self) -> None:
+        HouseholderConfig.__post_init__(self)
+        LinearAttentionConfig.__post_init__(self)
+
+
+class DeltaProduct(LinearAttention):
+    """DeltaProduct."""
+
+    Config = DeltaProductConfig
+    config: DeltaProductConfig
+
+    def make_mixer(self, layer: int) -> Mixer:
+        return delta_product(self.config.width, self.config, norm_eps=self.config.norm_eps)

@@ -1,11 +1,13 @@
 """DeltaNet: a memory of one matrix for each head, updated by the delta rule.
 
-Shapes: B batch, T length, D d_model, H heads, K key width, V value width of a head.
+Shapes: B batch, T length, D d_model, H heads, K key width, V value width of a head, S updates of
+all tokens.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -29,6 +31,9 @@ class DeltaRule(LinearMixer):
     """Updates the memory by the difference from what it recalls (DeltaNet: Yang et al. 2024, arXiv
     2406.06484)."""
 
+    decays: ClassVar[bool] = False
+    """True where the memory decays."""
+
     def __init__(
         self,
         d_model: int,
@@ -36,10 +41,11 @@ class DeltaRule(LinearMixer):
         *,
         norm_eps: float = 1e-5,
         value_heads: int | None = None,
+        updates: int = 1,
     ) -> None:
-        super().__init__(d_model, config, norm_eps=norm_eps, value_heads=value_heads)
+        super().__init__(d_model, config, norm_eps=norm_eps, value_heads=value_heads, updates=updates)
         self.strongest = 2.0 if config.negative_eigenvalues else 1.0
-        self.beta = nn.Linear(d_model, self.value_heads, bias=False)
+        self.beta = nn.Linear(d_model, updates * self.value_heads, bias=False)
 
     def log_decay(self, x_BTD: Tensor) -> Tensor | None:
         """Return None: the memory does not decay."""
@@ -49,18 +55,20 @@ class DeltaRule(LinearMixer):
         self,
         x_BTD: Tensor,
         q_BTHK: Tensor,
-        k_BTHK: Tensor,
-        v_BTHV: Tensor,
+        k_BSHK: Tensor,
+        v_BSHV: Tensor,
         log_decay: Tensor | None,
         memory_BHKV: Tensor | None,
     ) -> tuple[Tensor, Tensor]:
-        beta_BTH = self.strongest * self.beta(x_BTD).to(v_BTHV.dtype).sigmoid()
-        q_BTHK, k_BTHK = unit(q_BTHK), unit(k_BTHK)
+        beta = self.strongest * self.beta(x_BTD).to(v_BSHV.dtype).sigmoid()
+        beta_BSH = beta.unflatten(-1, (self.updates, -1)).flatten(1, 2)
+        q_BTHK, k_BSHK = unit(q_BTHK), unit(k_BSHK)
         with torch.autocast(x_BTD.device.type, enabled=False):
-            return delta_rule(q_BTHK, k_BTHK, v_BTHV, beta_BTH, log_decay, memory_BHKV, path=self.path)
+            return delta_rule(q_BTHK, k_BSHK, v_BSHV, beta_BSH, log_decay, memory_BHKV, path=self.path)
 
     def memory_flops(self, length: int) -> int:
-        return delta_rule_flops(length, self.value_heads, self.key_width, self.value_width, decays=False)
+        sizes = (self.value_heads, self.key_width, self.value_width)
+        return delta_rule_flops(length, *sizes, decays=self.decays, updates=self.updates)
 
 
 def unit(x_BTHK: Tensor) -> Tensor:

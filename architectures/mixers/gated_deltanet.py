@@ -12,7 +12,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from architectures.layers.linear_attention.delta_rule import delta_rule_flops
 from architectures.layers.ssm.recurrent import draw_time_steps
 from architectures.mixers.deltanet import DeltaConfig, DeltaRule
 
@@ -59,8 +58,14 @@ class GatedDeltaConfig(DeltaConfig):
 class GatedDeltaRule(DeltaRule):
     """The delta rule with a decay of each head, as Mamba-2's (Yang et al. 2024, arXiv 2412.06464)."""
 
-    def __init__(self, d_model: int, config: GatedDeltaConfig, *, norm_eps: float = 1e-5) -> None:
-        super().__init__(d_model, config, norm_eps=norm_eps, value_heads=config.num_value_heads)
+    decays = True
+
+    def __init__(
+        self, d_model: int, config: GatedDeltaConfig, *, norm_eps: float = 1e-5, updates: int = 1
+    ) -> None:
+        super().__init__(
+            d_model, config, norm_eps=norm_eps, value_heads=config.num_value_heads, updates=updates
+        )
         self.dt_range = (config.dt_min, config.dt_max)
         self.dt = nn.Linear(d_model, self.value_heads, bias=False)
         self.dt_bias_H = nn.Parameter(torch.empty(self.value_heads))
@@ -71,9 +76,6 @@ class GatedDeltaRule(DeltaRule):
         dt_BTH = self.dt(x_BTD)
         compute_dtype = torch.promote_types(dt_BTH.dtype, torch.float32)
         return -self.A_log_H.to(compute_dtype).exp() * F.softplus(dt_BTH.to(compute_dtype) + self.dt_bias_H)
-
-    def memory_flops(self, length: int) -> int:
-        return delta_rule_flops(length, self.value_heads, self.key_width, self.value_width, decays=True)
 
     @torch.no_grad()
     def initialise(self, num_branches: int) -> None:

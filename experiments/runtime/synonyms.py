@@ -19,6 +19,8 @@ _OPTIONS = {
         "gla": "gated_linear_attention linear_attention",
         "deltanet": "delta_net delta_rule",
         "gated_deltanet": "gdn",
+        "kda": "kimi kimi_linear kimi_delta_attention",
+        "deltaproduct": "delta_product gated_deltaproduct",
         "s4": "structured_state_space",
         "masked_diffusion": "mdlm diffusion dlm llada diffusion_lm discrete_diffusion",
         "block_diffusion": "bd3lm semi_autoregressive",

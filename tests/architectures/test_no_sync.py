@@ -20,7 +20,7 @@ from architectures.backbones.decoder import Decoder, DecoderConfig
 from architectures.backbones.encoder import Encoder, EncoderConfig
 from architectures.backbones.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 from architectures.backbones.hybrid import Hybrid, HybridConfig
-from architectures.backbones.linear_attention import GatedDeltaNet, GatedDeltaNetConfig
+from architectures.backbones.linear_attention import KDA, GatedDeltaNet, GatedDeltaNetConfig, KDAConfig
 from architectures.backbones.mamba import Mamba, MambaConfig
 from architectures.backbones.mamba2 import Mamba2, Mamba2Config
 from architectures.backbones.masked_diffusion import MaskedDiffusion, MaskedDiffusionConfig
@@ -43,6 +43,7 @@ MODELS = {
     "mamba": (Mamba, MambaConfig(d_model=WIDTH)),
     "mamba2": (Mamba2, Mamba2Config(d_model=WIDTH, num_heads=2)),
     "gated_deltanet": (GatedDeltaNet, GatedDeltaNetConfig(d_model=WIDTH)),
+    "kda": (KDA, KDAConfig(d_model=WIDTH)),
     "moe": (MoE, MoEConfig(d_model=WIDTH, **GROUPED)),
     "masked_diffusion": (MaskedDiffusion, MaskedDiffusionConfig(d_model=WIDTH)),
     "hybrid": (Hybrid, HybridConfig(d_model=WIDTH)),

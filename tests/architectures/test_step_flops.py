@@ -13,7 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from architectures.backbone import Backbone
 from architectures.backbones.decoder import Decoder, DecoderConfig
 from architectures.backbones.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
-from architectures.backbones.linear_attention import GLA, DeltaNet, GatedDeltaNet
+from architectures.backbones.linear_attention import GLA, KDA, DeltaNet, DeltaProduct, GatedDeltaNet
 from architectures.backbones.mamba import Mamba, MambaConfig
 from architectures.backbones.moe import MoE, MoEConfig
 from architectures.backbones.s4 import S4, S4Config
@@ -47,6 +47,8 @@ MODELS = {
     "gla": lambda: GLA(GLA.Config(**SIZES), vocab_size=19, max_length=40),
     "deltanet": lambda: DeltaNet(DeltaNet.Config(**SIZES), vocab_size=19, max_length=40),
     "gated deltanet": lambda: GatedDeltaNet(GatedDeltaNet.Config(**SIZES), vocab_size=19, max_length=40),
+    "kda": lambda: KDA(KDA.Config(**SIZES), vocab_size=19, max_length=40),
+    "deltaproduct": lambda: DeltaProduct(DeltaProduct.Config(**SIZES), vocab_size=19, max_length=40),
     "source": lambda: EncoderDecoder(EncoderDecoderConfig(**SIZES), vocab_size=19, max_length=40),
 }
 

@@ -5,8 +5,8 @@ convolution, read and update the memory, normalise each head, gate, and project
 back. They differ in how the memory decays and how it is updated.
 
 Shapes: B batch, T length, D d_model, H heads, K key width, V value width of a
-head, C channels of queries, keys and values together, W inputs of a window. Where the heads of queries and
-keys are fewer than those of values, they are repeated first, so that all are H.
+head, C channels of queries, keys and values together, W inputs of a window, S updates of all tokens. Where
+the heads of queries and keys are fewer than those of values, they are repeated first, so that all are H.
 """
 
 from __future__ import annotations
@@ -68,21 +68,26 @@ class LinearMixer(RecurrentMixer):
         *,
         norm_eps: float = 1e-5,
         value_heads: int | None = None,
+        updates: int = 1,
     ) -> None:
         super().__init__()
         self.heads = config.num_heads
         self.value_heads = value_heads or self.heads
         """Heads of values, and memories; consecutive ones share the queries and keys of one head."""
+        self.updates = updates
+        """Keys and values of each token, with which the memory is updated one after the other."""
         self.key_width = max(1, round(config.expand_k * d_model / self.heads))
         self.value_width = max(1, round(config.expand_v * d_model / self.value_heads))
         self.path = "torch" if config.scan == "auto" else config.scan
         keys, values = self.heads * self.key_width, self.value_heads * self.value_width
-        self.sizes = [keys, keys, values]
+        self.sizes = [keys, keys * updates, values * updates]
         self.qkv = nn.Linear(d_model, sum(self.sizes), bias=False)
         self.convolution = None
         if config.conv_width:
             self.convolution = CausalConvolution(sum(self.sizes), config.conv_width, bias=False)
-        self.gate = nn.Linear(d_model, values, bias=False) if config.output_gate else None
+        self.gate: nn.Module | None = None
+        if config.output_gate:
+            self.gate = nn.Linear(d_model, values, bias=False)
         self.norm = nn.RMSNorm(self.value_width, eps=norm_eps)
         self.out = nn.Linear(values, d_model, bias=False)
 
@@ -95,8 +100,8 @@ class LinearMixer(RecurrentMixer):
         self,
         x_BTD: Tensor,
         q_BTHK: Tensor,
-        k_BTHK: Tensor,
-        v_BTHV: Tensor,
+        k_BSHK: Tensor,
+        v_BSHV: Tensor,
         log_decay: Tensor | None,
         memory_BHKV: Tensor | None,
     ) -> tuple[Tensor, Tensor]:
@@ -105,6 +110,10 @@ class LinearMixer(RecurrentMixer):
     @property
     def canon_widths(self) -> dict[str, int]:
         return {"qkv": sum(self.sizes)}
+
+    def gate_activation(self, gate_BTC: Tensor) -> Tensor:
+        """Return the factors of the output, from the projection of the input."""
+        return F.silu(gate_BTC)
 
     def scan_path(self) -> str:
         return self.path
@@ -128,7 +137,7 @@ class LinearMixer(RecurrentMixer):
         y_BTHV, after["memory"] = self._recall(x_BTD, qkv_BTC, memory_BHKV, context)
         y_BTC = self.norm(y_BTHV.to(self.norm.weight.dtype)).flatten(2)
         if self.gate is not None:
-            y_BTC = y_BTC * F.silu(projected[2])
+            y_BTC = y_BTC * self.gate_activation(projected[2])
         return y_BTC, after
 
     def _recall(
@@ -136,25 +145,26 @@ class LinearMixer(RecurrentMixer):
     ) -> tuple[Tensor, Tensor]:
         """Compute the memory in at least float32: bfloat16 would lose its content."""
         compute_dtype = torch.promote_types(qkv_BTC.dtype, torch.float32)
-        heads = (self.heads, self.heads, self.value_heads)
+        counts = ((1, self.heads), (self.updates, self.heads), (self.updates, self.value_heads))
         q, k, v = (
-            part.unflatten(-1, (count, -1)).to(compute_dtype)
-            for count, part in zip(heads, qkv_BTC.split(self.sizes, dim=-1), strict=True)
+            part.unflatten(-1, (*count, -1)).to(compute_dtype)
+            for count, part in zip(counts, qkv_BTC.split(self.sizes, dim=-1), strict=True)
         )
         if self.value_heads != self.heads:
-            q, k = (part.repeat_interleave(self.value_heads // self.heads, dim=2) for part in (q, k))
+            q, k = (part.repeat_interleave(self.value_heads // self.heads, dim=3) for part in (q, k))
         log_decay = self.log_decay(x_BTD)
         starts_BT = document_starts(context)
         if starts_BT is not None:
             # A document begins with an empty memory.
-            log_decay = v.new_zeros(v.shape[:3]) if log_decay is None else log_decay
+            log_decay = torch.zeros_like(v[:, :, 0, :, 0]) if log_decay is None else log_decay
             log_decay = _fill(log_decay, starts_BT, -math.inf)
         if context.valid_BT is not None:
             # Padding neither updates the memory, because its key is zero, nor lets it decay.
-            k = k * context.valid_BT[..., None, None]
+            k = k * context.valid_BT[..., None, None, None]
             log_decay = None if log_decay is None else _fill(log_decay, ~context.valid_BT, 0.0)
         memory_BHKV = None if memory_BHKV is None else memory_BHKV.to(compute_dtype)
-        return self.remember(x_BTD, q, k, v, log_decay, memory_BHKV)
+        q_BTHK, k_BSHK, v_BSHV = (part.flatten(1, 2) for part in (q, k, v))
+        return self.remember(x_BTD, q_BTHK, k_BSHK, v_BSHV, log_decay, memory_BHKV)
 
     def start(self, batch_size: int, max_length: int) -> State:
         shape = (batch_size, self.value_heads, self.key_width, self.value_width)

@@ -23,8 +23,10 @@ from architectures.layers.layer_pattern import pattern_types
 from architectures.layers.moe.config import ExpertsConfig
 from architectures.layers.ssm.s4_config import S4LayerConfig
 from architectures.mixers.deltanet import DeltaConfig
+from architectures.mixers.deltaproduct import HouseholderConfig
 from architectures.mixers.gated_deltanet import GatedDeltaConfig
 from architectures.mixers.gla import GatedLinearConfig
+from architectures.mixers.kda import KimiDeltaConfig
 from architectures.mixers.mamba import SelectiveConfig
 from architectures.mixers.mamba2 import SSDConfig
 from architectures.mixers.mamba3 import Mamba3Config
@@ -50,6 +52,7 @@ PATTERNS = [
     (["s4", "attention+deltanet"], "tied"),
     (["mlstm", "attention+mlstm"], "tied"),
     (["rwkv7", "mamba3"], "tied"),
+    (["kda", "deltaproduct"], "tied"),
 ]
 
 
@@ -73,6 +76,8 @@ def hybrid(layers: list[str], directions: str = "tied", **changes: Any) -> Bidir
             "gated_deltanet": GatedDeltaConfig(scan="reference"),
             "mlstm": MLSTMConfig(scan="reference"),
             "rwkv7": RWKV7Config(value_rank=3, scan="reference"),
+            "kda": KimiDeltaConfig(scan="reference"),
+            "deltaproduct": HouseholderConfig(scan="reference"),
         }
         | changes
     )

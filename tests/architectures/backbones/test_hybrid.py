@@ -27,8 +27,10 @@ from architectures.layers.moe.config import ExpertsConfig
 from architectures.layers.positions import PositionsConfig
 from architectures.layers.ssm.s4_config import S4LayerConfig
 from architectures.mixers.deltanet import DeltaConfig
+from architectures.mixers.deltaproduct import HouseholderConfig
 from architectures.mixers.gated_deltanet import GatedDeltaConfig
 from architectures.mixers.gla import GatedLinearConfig
+from architectures.mixers.kda import KimiDeltaConfig
 from architectures.mixers.mamba import SelectiveConfig
 from architectures.mixers.mamba2 import SSDConfig
 from architectures.mixers.mamba3 import Mamba3Config
@@ -105,6 +107,10 @@ def draw(seed: int) -> HybridConfig:
         gated_deltanet=GatedDeltaConfig(num_heads=2, negative_eigenvalues=rng.random() < 0.5, scan=scan),
         mlstm=MLSTMConfig(num_heads=2, gate_cap=rng.choice([None, 2.0]), scan=scan),
         rwkv7=RWKV7Config(value_residual=rng.random() < 0.7, decay_rank=rng.choice([None, 3]), scan=scan),
+        kda=KimiDeltaConfig(num_heads=2, decay_rank=rng.choice([None, 3]), scan=scan),
+        deltaproduct=HouseholderConfig(
+            num_heads=2, num_householder=rng.choice([1, 2, 3]), forget_gate=rng.random() < 0.5, scan=scan
+        ),
     )
 
 

@@ -5,6 +5,7 @@ Shapes: B batch, T length, D d_model.
 
 import copy
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -16,8 +17,10 @@ from architectures.layers.context import Context
 from architectures.layers.ssm.bidirectional_mixer import DIRECTIONS, Bidirectional, DirectionsConfig
 from architectures.layers.ssm.recurrent import RecurrentMixer
 from architectures.mixers.deltanet import DeltaConfig, DeltaRule
+from architectures.mixers.deltaproduct import HouseholderConfig, delta_product
 from architectures.mixers.gated_deltanet import GatedDeltaConfig, GatedDeltaRule
 from architectures.mixers.gla import GatedLinearAttention, GatedLinearConfig
+from architectures.mixers.kda import KimiDeltaConfig, KimiDeltaRule
 from architectures.mixers.mamba import SelectiveConfig, SelectiveSSM
 from architectures.mixers.mamba2 import SSD, SSDConfig
 from architectures.mixers.mamba3 import Mamba3, Mamba3Config
@@ -25,7 +28,7 @@ from architectures.mixers.mlstm import MLSTM, MLSTMConfig
 from architectures.mixers.rwkv7 import RWKV7, RWKV7Config
 
 WIDTH = 8
-KINDS: dict[str, tuple[type[RecurrentMixer], Any]] = {
+KINDS: dict[str, tuple[Callable[..., RecurrentMixer], Any]] = {
     "mamba": (SelectiveSSM, SelectiveConfig(d_state=3, selection_norm=True)),
     "mamba2": (SSD, SSDConfig(num_heads=4, d_state=5, num_groups=2, chunk=4)),
     "mamba3": (Mamba3, Mamba3Config(num_heads=4, d_state=4, num_groups=2, mimo_rank=2, chunk=4)),
@@ -34,6 +37,8 @@ KINDS: dict[str, tuple[type[RecurrentMixer], Any]] = {
     "gated_deltanet": (GatedDeltaRule, GatedDeltaConfig(num_heads=2)),
     "mlstm": (MLSTM, MLSTMConfig(num_heads=2)),
     "rwkv7": (RWKV7, RWKV7Config(num_heads=2, gate_rank=3)),
+    "kda": (KimiDeltaRule, KimiDeltaConfig(num_heads=2)),
+    "deltaproduct": (delta_product, HouseholderConfig(num_heads=2)),
 }
 LENGTHS, DOCUMENTS = [13, 6, 1], [[4, 8, 1], [1, 5], [1]]
 
@@ -43,7 +48,7 @@ def make(kind: str, *, tied: bool = True, **changes: Any) -> Bidirectional:
     cls, config = KINDS[kind]
     torch.manual_seed(0)
     config = dataclasses.replace(config, **changes)
-    mixer = Bidirectional(cls(WIDTH, config), cls(WIDTH, config), tied=tied)  # type: ignore[call-arg]
+    mixer = Bidirectional(cls(WIDTH, config), cls(WIDTH, config), tied=tied)
     for part in (mixer.past, mixer.future):
         part.initialise(1)
     with torch.no_grad():
@@ -150,7 +155,7 @@ def test_what_is_borrowed_is_scaled_once(kind: str) -> None:
     sizes = []
     for branches in (1, 16):
         torch.manual_seed(0)
-        mixer = Bidirectional(cls(64, config), cls(64, config), tied=True)  # type: ignore[call-arg]
+        mixer = Bidirectional(cls(64, config), cls(64, config), tied=True)
         for part in mixer.modules():
             if isinstance(part, RecurrentMixer):
                 part.initialise(branches)
