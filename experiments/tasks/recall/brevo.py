@@ -37,13 +37,13 @@ _COUNTED = 500
 class BrevoConfig(GeneratedConfig):
     """Settings of Brevo."""
 
-    sequence_length: int = 64
+    sequence_length: int = 28
     """Tokens in an example (T), padding on the right; enough for the graph with the most edges."""
-    num_nodes: int = 9
+    num_nodes: int = 5
     """Nodes of the largest graph (N)."""
     max_degree: int = 4
     """Most parents, and most children, of a node."""
-    num_symbols: int = 16
+    num_symbols: int = 8
     """Symbols for nodes (V)."""
     show_answers: bool = False
     """Show the answers to later positions, as in the authors' code; else a padding token hides them, so

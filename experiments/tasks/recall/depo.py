@@ -34,15 +34,15 @@ MOST_NAMES = 2**16
 class DepoConfig(GeneratedConfig):
     """Settings of Depo."""
 
-    sequence_length: int = 40
+    sequence_length: int = 28
     """Tokens in an example (T), padding on the right; at least 2NL + Q(2L + 2)."""
-    num_nodes: int = 12
+    num_nodes: int = 6
     """Nodes of the largest cycle (N), above ``max_hops``."""
-    max_hops: int = 4
+    max_hops: int = 2
     """Most edges from the queried name to the answer (K)."""
     num_queries: int = 4
     """Queries of an example (Q), with different names; a cycle of fewer nodes has one for each node."""
-    num_symbols: int = 32
+    num_symbols: int = 8
     """Symbols that names consist of (V)."""
     name_length: int = 1
     """Symbols of a name (L)."""

@@ -7,23 +7,25 @@ import pytest
 from experiments.data.counter_rng import ExampleRNG
 from experiments.tasks.recall.brevo import Brevo, BrevoConfig, parents
 
+LARGER = {"sequence_length": 64, "num_nodes": 9, "num_symbols": 16}
+
 
 def test_ancestors_by_hand() -> None:
     """1 depends on 3 and 5, and 3 on 2: first 2 and 5, then 3, then 1."""
     shown = [3, 1, 1, 4, 5, 1, 6, 4, 2, 3, 17, 1, 18, 0, 0, 0, 0, 0, 0]
-    assert Brevo(BrevoConfig()).solve(shown, [13, 14, 15, 16, 17, 18]) == [2, 5, 3, 1, 19, 19]
+    assert Brevo(BrevoConfig(**LARGER)).solve(shown, [13, 14, 15, 16, 17, 18]) == [2, 5, 3, 1, 19, 19]
 
 
 def test_a_shortcut_does_not_move_a_node_to_an_earlier_layer_by_hand() -> None:
     """7 -> 2 -> 1 and 7 -> 1, 9 -> 1: 1 comes after 2."""
     shown = [7, 1, 7, 2, 9, 1, 2, 1, 17, 1, 18, 0, 0, 0, 0]
-    assert Brevo(BrevoConfig()).solve(shown, [11, 12, 13, 14]) == [7, 9, 2, 1]
+    assert Brevo(BrevoConfig(**LARGER)).solve(shown, [11, 12, 13, 14]) == [7, 9, 2, 1]
 
 
 @pytest.mark.parametrize("split", ["train", "test"])
 @pytest.mark.parametrize("degree", [1, 2, 4])
 def test_graphs_have_the_degrees_and_answers_are_layers_of_ancestors(split: str, degree: int) -> None:
-    task = Brevo(BrevoConfig(num_nodes=12, sequence_length=100, max_degree=degree))
+    task = Brevo(BrevoConfig(num_nodes=12, sequence_length=100, num_symbols=16, max_degree=degree))
     batch = task.batch(split, 0, 0, 200)
     for tokens, answer, valid in zip(
         batch.tokens_BT.tolist(), batch.answer_BT.tolist(), batch.valid_BT.tolist(), strict=True
@@ -55,7 +57,7 @@ def test_sources_and_numbers_of_parents_are_uniform() -> None:
 
 def test_edges_are_in_random_order() -> None:
     """The first edge ends at the query as often as any other edge."""
-    task = Brevo(BrevoConfig())
+    task = Brevo(BrevoConfig(**LARGER))
     tokens_BT = task.batch("test", 0, 0, 2000).tokens_BT.numpy()
     first, expected = [], []
     for tokens in tokens_BT.tolist():
@@ -67,7 +69,9 @@ def test_edges_are_in_random_order() -> None:
 
 
 def test_shown_answers_are_visible_and_change_nothing_else() -> None:
-    hidden, shown = (Brevo(BrevoConfig(show_answers=show)).batch("train", 0, 0, 50) for show in (False, True))
+    hidden, shown = (
+        Brevo(BrevoConfig(**LARGER, show_answers=show)).batch("train", 0, 0, 50) for show in (False, True)
+    )
     assert (shown.context_BT == shown.tokens_BT).all()
     assert (hidden.context_BT[hidden.answer_BT] == 0).all()
     assert (hidden.tokens_BT == shown.tokens_BT).all()
@@ -75,7 +79,7 @@ def test_shown_answers_are_visible_and_change_nothing_else() -> None:
 
 
 def test_a_half_way_solver_reaches_what_its_line_says() -> None:
-    task = Brevo(BrevoConfig())
+    task = Brevo(BrevoConfig(**LARGER))
     batch, rng = task.batch("test", 0, 0, 2000), np.random.default_rng(0)
     random_order, ends = [], []
     for tokens, answer in zip(batch.tokens_BT, batch.answer_BT, strict=True):
@@ -101,12 +105,12 @@ def test_a_half_way_solver_reaches_what_its_line_says() -> None:
 )
 def test_impossible_settings_are_refused_with_a_remedy(settings: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        BrevoConfig(**settings)
+        BrevoConfig(**(LARGER | settings))
 
 
 def test_the_examples_stay_what_they_are() -> None:
     """A change here makes old runs unrepeatable: give the fingerprint another number with it."""
-    assert Brevo(BrevoConfig()).batch("train", 0, 0, 1).tokens_BT[0].tolist() == [
+    assert Brevo(BrevoConfig(**LARGER)).batch("train", 0, 0, 1).tokens_BT[0].tolist() == [
         3, 12, 7, 3, 9, 6, 3, 9, 7, 12, 7, 9, 12, 9, 6, 13, 12, 13, 7, 13, 17, 13, 18, 7, 3, 12, 9, 6, 13,
         *[0] * 35,
     ]  # fmt: skip

@@ -6,16 +6,18 @@ import torch
 
 from experiments.tasks.recall.depo import SMALLEST, Depo, DepoConfig
 
+LARGER = {"sequence_length": 40, "num_nodes": 12, "max_hops": 4, "num_symbols": 32}
+
 
 def test_hops_by_hand() -> None:
     """5 -> 9 -> 7 -> 5; two hops from 5, then one from 9."""
     shown = [9, 7, 5, 9, 7, 5, 34, 5, 37, 0, 33, 9, 37, 0]
-    assert Depo(DepoConfig()).solve(shown, [9, 13]) == [7, 7]
+    assert Depo(DepoConfig(**LARGER)).solve(shown, [9, 13]) == [7, 7]
 
 
 def test_hops_between_names_of_two_symbols_by_hand() -> None:
     """12 -> 21 -> 11 -> 12; three hops from 21 return to it."""
-    task = Depo(DepoConfig(num_symbols=4, name_length=2, max_hops=3, num_nodes=4))
+    task = Depo(DepoConfig(sequence_length=40, num_symbols=4, name_length=2, max_hops=3, num_nodes=4))
     shown = [2, 1, 1, 1, 1, 2, 2, 1, 1, 1, 1, 2, 7, 2, 1, 8, 0, 0]
     assert task.solve(shown, [16, 17]) == [2, 1]
 
@@ -23,7 +25,7 @@ def test_hops_between_names_of_two_symbols_by_hand() -> None:
 @pytest.mark.parametrize("split", ["train", "test"])
 @pytest.mark.parametrize("length", [1, 2])
 def test_the_edges_are_one_cycle_and_answers_are_its_powers(split: str, length: int) -> None:
-    task = Depo(DepoConfig(sequence_length=80, num_symbols=16, name_length=length))
+    task = Depo(DepoConfig(**(LARGER | {"sequence_length": 80, "num_symbols": 16}), name_length=length))
     batch = task.batch(split, 0, 0, 300)
     for tokens, valid in zip(batch.tokens_BT.tolist(), batch.valid_BT.tolist(), strict=True):
         tokens = tokens[: sum(valid)]
@@ -45,7 +47,7 @@ def test_the_edges_are_one_cycle_and_answers_are_its_powers(split: str, length: 
 
 
 def test_training_draws_all_sizes_and_hops_and_tests_the_largest_and_powers_of_two() -> None:
-    task = Depo(DepoConfig(sequence_length=64, num_nodes=16, max_hops=6))
+    task = Depo(DepoConfig(sequence_length=64, num_nodes=16, max_hops=6, num_symbols=32))
     train, test = (task.batch(split, 0, 0, 4000) for split in ("train", "test"))
     size_B = (train.tokens_BT <= 32).logical_and(train.tokens_BT > 0).sum(1)
     queries_B = (train.tokens_BT == task.marker).sum(1)
@@ -65,12 +67,12 @@ def test_training_draws_all_sizes_and_hops_and_tests_the_largest_and_powers_of_t
 
 @pytest.mark.parametrize(("most", "expected"), [(1, [1]), (2, [1, 2]), (3, [1, 2, 3]), (8, [1, 2, 4, 8])])
 def test_tested_hops(most: int, expected: list[int]) -> None:
-    assert DepoConfig(max_hops=most).heldout_hops == expected
+    assert DepoConfig(**(LARGER | {"max_hops": most})).heldout_hops == expected
 
 
 def test_one_number_of_hops_can_be_tested_with_the_same_vocabulary() -> None:
-    task = Depo(DepoConfig(tested_hops=3))
-    assert task.vocabulary == Depo(DepoConfig()).vocabulary
+    task = Depo(DepoConfig(**LARGER, tested_hops=3))
+    assert task.vocabulary == Depo(DepoConfig(**LARGER)).vocabulary
     tokens_BT = task.batch("test", 0, 0, 50).tokens_BT
     assert ((tokens_BT == 35).sum(1) == 4).all()
     assert {reference.name: reference.value for reference in task.guesses()}["one hop"] == 0
@@ -78,7 +80,15 @@ def test_one_number_of_hops_can_be_tested_with_the_same_vocabulary() -> None:
 
 @pytest.mark.parametrize("length", [1, 2])
 def test_a_half_way_solver_reaches_what_its_line_says(length: int) -> None:
-    task = Depo(DepoConfig(sequence_length=80, num_symbols=5**2 if length == 1 else 5, name_length=length))
+    task = Depo(
+        DepoConfig(
+            sequence_length=80,
+            num_nodes=12,
+            max_hops=4,
+            num_symbols=25 if length == 1 else 5,
+            name_length=length,
+        )
+    )
     batch, rng = task.batch("test", 0, 0, 2000), np.random.default_rng(0)
     right: dict[str, list[float]] = {"one hop": [], "random other name": []}
     for tokens in batch.tokens_BT.tolist():
@@ -109,12 +119,12 @@ def test_a_half_way_solver_reaches_what_its_line_says(length: int) -> None:
 )
 def test_impossible_settings_are_refused_with_a_remedy(settings: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        DepoConfig(**settings)
+        DepoConfig(**(LARGER | settings))
 
 
 def test_the_examples_stay_what_they_are() -> None:
     """A change here makes old runs unrepeatable: give the fingerprint another number with it."""
-    assert Depo(DepoConfig()).batch("train", 0, 0, 1).tokens_BT[0].tolist() == [
+    assert Depo(DepoConfig(**LARGER)).batch("train", 0, 0, 1).tokens_BT[0].tolist() == [
         1, 12, 4, 18, 12, 16, 16, 4, 18, 8, 8, 1, 35, 18, 37, 12, 34, 8, 37, 12, 33, 16, 37, 4, 33, 4, 37, 18,
         *[0] * 12,
     ]  # fmt: skip
