@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from architectures.backbone import Flops, linear_flops
+from architectures.kernels.cpu.decode.dispatch import Branch, DecodeSpec, ResidualSpec, Step, UnsupportedError
 from architectures.layers.canon import Canon, filtered
 from architectures.layers.context import Context
 from architectures.layers.normalization import NORMS, MakeNorm, for_products
@@ -122,6 +123,14 @@ class Mixer(nn.Module, ABC):
         """Return the output for the next T positions, given by ``context``; advance ``state`` in place."""
         raise ValueError(f"{type(self).__name__} cannot decode step by step")
 
+    def decode_branch(self, spec: DecodeSpec, residual: ResidualSpec) -> Branch:
+        """Return the C++ kernel of ``step``, with its norms and the sum, for one token of each row.
+
+        Raises:
+            UnsupportedError: there is none for such a layer, or not with its settings.
+        """
+        raise UnsupportedError(type(self).__name__)
+
     def state_bytes(self, length: int, bytes_per_element: int) -> int:
         """Return the bytes of this layer's state for one sequence after ``length`` tokens."""
         return 0
@@ -158,6 +167,10 @@ class FeedForward(nn.Module, ABC):
     def flops(self, length: int) -> Flops:
         """Return the forward FLOPs of one sequence."""
         return Flops(linear=linear_flops(self, length))
+
+    def decode_branch(self, spec: DecodeSpec, residual: ResidualSpec) -> Branch:
+        """Return the C++ kernel of this layer for one token of each row; see ``Mixer.decode_branch``."""
+        raise UnsupportedError(type(self).__name__)
 
     def initialise(self, num_branches: int) -> None:
         """Initialise what the general initialisation must not."""
@@ -294,6 +307,29 @@ class Block(nn.Module):
             )
         z_BTD, auxiliary = self.feedforward(filtered(self, "C", read_BTD, context), context)
         return self.feedforward_residual.add(y_BTD, z_BTD), auxiliary
+
+    def decode_step(self, spec: DecodeSpec) -> Step:
+        """Return ``step`` for one token of each row, in evaluation, by the C++ kernels.
+
+        Raises:
+            UnsupportedError: a layer of the block has no kernel.
+        """
+        norm = self.mixer_residual.before
+        branches = [self.mixer.decode_branch(spec, spec.residual(self.mixer_residual, norm))]
+        if self.feedforward is not None and self.feedforward_residual is not None:
+            norm = norm if self.shared_norm else self.feedforward_residual.before
+            branches.append(
+                self.feedforward.decode_branch(spec, spec.residual(self.feedforward_residual, norm))
+            )
+
+        def step(x_B1D: Tensor, state: Any, context: Context) -> Tensor:
+            read_BD = x_B1D[:, 0].contiguous()
+            stream_BD = read_BD.clone()
+            for branch in branches:
+                branch(read_BD if self.parallel else stream_BD, stream_BD, state, context)
+            return stream_BD[:, None]
+
+        return step
 
     def flops(self, length: int) -> Flops:
         total = self.mixer.flops(length) + Flops(linear=linear_flops(self.canon, length))

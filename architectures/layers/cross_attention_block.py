@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor
 
+from architectures.kernels.cpu.decode.dispatch import DecodeSpec, Step
 from architectures.layers.attention.multi_head import CrossAttention
 from architectures.layers.block import Auxiliary, Block, BlockConfig, FeedForward, Mixer, Residual
 from architectures.layers.canon import filtered
@@ -51,6 +53,25 @@ class CrossAttentionBlock(Block):
         input_BTD = self.mixer_residual.pre(x_BTD, low_precision=True)
         mixed_BTD = self.mixer.step(filtered(self, "A", input_BTD, context), mixer_state, context)
         return self._after(x_BTD, mixed_BTD, state["source"], context)[0]
+
+    def decode_step(self, spec: DecodeSpec) -> Step:
+        mixer, cross, feedforward = (
+            layer.decode_branch(spec, spec.residual(residual, residual.before))
+            for layer, residual in (
+                (self.mixer, self.mixer_residual),
+                (self.cross, self.cross_residual),
+                (self.feedforward, self.feedforward_residual),
+            )
+        )
+
+        def step(x_B1D: Tensor, state: dict[str, Any], context: Context) -> Tensor:
+            stream_BD = x_B1D[:, 0].clone(memory_format=torch.contiguous_format)
+            mixer(stream_BD, stream_BD, state["self"], context)
+            cross(stream_BD, stream_BD, state["source"], context)
+            feedforward(stream_BD, stream_BD, None, context)
+            return stream_BD[:, None]
+
+        return step
 
     def _after(
         self, x_BTD: Tensor, mixed_BTD: Tensor, source: dict[str, Any], context: Context

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from architectures.kernels.cpu.decode.dispatch import Branch, DecodeSpec, ResidualSpec
+from architectures.kernels.cpu.decode.transformer import dense_branch
 from architectures.kernels.pointwise import ACTIVATIONS, Activation, LimitedActivation
 from architectures.layers.block import Auxiliary, FeedForward
 from architectures.layers.canon import filtered
@@ -87,6 +89,9 @@ class DenseFeedForward(FeedForward):
             return self.down(self.activation(up_BTF)), {}
         gate_BTF = filtered(self, "gate", self.gate(x_BTD), context)
         return self.down(self.activation.times(gate_BTF, up_BTF)), {}
+
+    def decode_branch(self, spec: DecodeSpec, residual: ResidualSpec) -> Branch:
+        return dense_branch(self, spec, residual)
 
     @torch.no_grad()
     def initialise(self, num_branches: int) -> None:

@@ -25,6 +25,8 @@ from architectures.kernels.backend import (
     convolution_unable,
     resolve_path,
 )
+from architectures.kernels.cpu.decode.dispatch import Branch, DecodeSpec, ResidualSpec
+from architectures.kernels.cpu.decode.ssm import mamba_branch
 from architectures.kernels.cpu.mamba_ops import cpp_finish
 from architectures.kernels.pointwise import uses_cpp
 from architectures.layers.block import MixerConfig
@@ -205,6 +207,9 @@ class SelectiveSSM(RecurrentMixer):
         if self.convolution is None:
             return {"ssm": ssm}
         return {"window": self.convolution.start(batch_size), "ssm": ssm}
+
+    def decode_branch(self, spec: DecodeSpec, residual: ResidualSpec) -> Branch:
+        return mamba_branch(self, spec, residual)
 
     def flops(self, length: int) -> Flops:
         channels, state = self.A_log_CN.shape

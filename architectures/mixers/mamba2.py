@@ -26,6 +26,8 @@ from architectures.kernels.backend import (
     convolution_unable,
     resolve_path,
 )
+from architectures.kernels.cpu.decode.dispatch import Branch, DecodeSpec, ResidualSpec
+from architectures.kernels.cpu.decode.ssm import mamba2_branch
 from architectures.kernels.cpu.mamba_ops import cpp_finish
 from architectures.kernels.pointwise import uses_cpp
 from architectures.layers.block import MixerConfig
@@ -273,6 +275,9 @@ class SSD(RecurrentMixer):
         if self.convolution is None:
             return {"ssm": ssm}
         return {"window": self.convolution.start(batch_size), "ssm": ssm}
+
+    def decode_branch(self, spec: DecodeSpec, residual: ResidualSpec) -> Branch:
+        return mamba2_branch(self, spec, residual)
 
     def flops(self, length: int) -> Flops:
         heads = self.config.num_heads

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from architectures.backbone import Backbone, DecodingState
-from architectures.kernels.cpu.decode.layer_spec import ROWS
+from architectures.kernels.cpu.decode.dispatch import ROWS
 from architectures.kernels.pointwise import cross_entropy
 from experiments.benchmark.timing import Stopwatch, is_stable
 from experiments.runtime.device import autocast, inference

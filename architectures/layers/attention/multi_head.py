@@ -12,6 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from architectures.backbone import Flops, linear_flops
+from architectures.kernels.cpu.decode.dispatch import Branch, DecodeSpec, ResidualSpec
+from architectures.kernels.cpu.decode.transformer import attention_branch, cross_attention_branch
 from architectures.layers.attention.base import SoftmaxAttention
 from architectures.layers.attention.config import AttentionConfig
 from architectures.layers.attention.kv_cache import Cache
@@ -119,6 +121,9 @@ class Attention(SoftmaxAttention):
         tables = context.once(("rotary", rotary), lambda: rotary.tables(context.positions_BT))
         return rotary.rotate(x_BHTE, tables)
 
+    def decode_branch(self, spec: DecodeSpec, residual: ResidualSpec) -> Branch:
+        return attention_branch(self, spec, residual)
+
     def start(self, batch_size: int, max_length: int) -> Cache:
         widths = [self.head_dim, self.head_dim]
         return self.make_cache(batch_size, max_length, self.num_kv_heads, widths, self.k.weight)
@@ -160,6 +165,9 @@ class CrossAttention(Attention):
         mask = None if valid_BS is None else valid_BS[:, None, None, :]
         q_BHTE = self._project(x_BTD, self.q, "q_norm")
         return self._merged(self._attend(q_BHTE, k_BGSE, v_BGSE, mask=mask), x_BTD)
+
+    def decode_branch(self, spec: DecodeSpec, residual: ResidualSpec) -> Branch:
+        return cross_attention_branch(self, spec, residual)
 
     def cross_flops(self, length: int, source_length: int) -> Flops:
         """Queries and outputs for each target token, keys and values for each source token."""

@@ -13,6 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from architectures.backbone import Flops, linear_flops
+from architectures.kernels.cpu.decode.dispatch import Branch, DecodeSpec, ResidualSpec
+from architectures.kernels.cpu.decode.transformer import experts_branch
 from architectures.layers.block import Auxiliary, FeedForward
 from architectures.layers.context import Context
 from architectures.layers.feedforward import DenseFeedForward, FeedForwardConfig
@@ -124,6 +126,9 @@ class Experts(FeedForward):
                 run=lambda x_MD, counts_X: run(x_MD, counts_X, weights),
             )
         return y_ND.view_as(x_BTD).to(x_BTD.dtype)
+
+    def decode_branch(self, spec: DecodeSpec, residual: ResidualSpec) -> Branch:
+        return experts_branch(self, spec, residual)
 
     def path(self, x_BTD: Tensor) -> str:
         """Return the dispatch that runs for such an input, ``auto`` resolved."""

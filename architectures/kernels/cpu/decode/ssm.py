@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import ctypes
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from architectures.kernels.cpu.decode.layer_spec import (
+from architectures.kernels.cpu.decode.dispatch import (
     DecodeSpec,
     LinearSpec,
     NormSpec,
@@ -19,10 +19,12 @@ from architectures.kernels.cpu.decode.layer_spec import (
     UnsupportedError,
     call,
 )
-from architectures.layers.context import Context
-from architectures.layers.ssm.causal_conv1d import CausalConvolution
-from architectures.mixers.mamba import SelectiveConfig, SelectiveSSM
-from architectures.mixers.mamba2 import SSD, SSDConfig
+
+if TYPE_CHECKING:
+    from architectures.layers.context import Context
+    from architectures.layers.ssm.causal_conv1d import CausalConvolution
+    from architectures.mixers.mamba import SelectiveConfig, SelectiveSSM
+    from architectures.mixers.mamba2 import SSD, SSDConfig
 
 
 class _Convolution(ctypes.Structure):

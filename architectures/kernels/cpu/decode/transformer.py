@@ -1,17 +1,17 @@
-"""Attention and dense feed-forwards for one new token of each sequence, by the C++ kernels.
+"""Attention, dense feed-forwards and experts for one new token of each sequence, by the C++ kernels.
 
-Shapes: B batch, D d_model, H query heads, R rotated dimensions, S slots.
+Shapes: B batch, D d_model, H query heads, R rotated dimensions, S slots, X experts.
 """
 
 from __future__ import annotations
 
 import ctypes
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
-from architectures.kernels.cpu.decode.layer_spec import (
+from architectures.kernels.cpu.decode.dispatch import (
     DecodeSpec,
     LinearSpec,
     NormSpec,
@@ -20,9 +20,12 @@ from architectures.kernels.cpu.decode.layer_spec import (
     call,
 )
 from architectures.layers.attention.kv_cache import ContiguousCache, check_room
-from architectures.layers.attention.multi_head import Attention, CrossAttention
-from architectures.layers.context import Context
-from architectures.layers.feedforward import DenseFeedForward
+
+if TYPE_CHECKING:
+    from architectures.layers.attention.multi_head import Attention, CrossAttention
+    from architectures.layers.context import Context
+    from architectures.layers.feedforward import DenseFeedForward
+    from architectures.layers.moe.experts import Experts
 
 ACTIVATIONS = ("relu", "relu_squared", "gelu", "gelu_tanh", "silu")
 """In the order in which the kernels number them."""
@@ -61,6 +64,28 @@ class _Dense(ctypes.Structure):
         ("gate", LinearSpec),
         ("up", LinearSpec),
         ("down", LinearSpec),
+        ("activation", ctypes.c_int64),
+    )
+
+
+class _Experts(ctypes.Structure):
+    """The structure of the same name in moe.cpp."""
+
+    _fields_ = (
+        ("residual", ResidualSpec),
+        ("router", LinearSpec),
+        ("selection", ctypes.c_void_p),
+        ("choices", ctypes.c_int64),
+        ("sigmoid", ctypes.c_int64),
+        ("renormalise", ctypes.c_int64),
+        ("scaling", ctypes.c_double),
+        ("gate", LinearSpec),
+        ("up", LinearSpec),
+        ("down", LinearSpec),
+        ("shared_gate", LinearSpec),
+        ("shared_up", LinearSpec),
+        ("shared_down", LinearSpec),
+        ("shared_share", LinearSpec),
         ("activation", ctypes.c_int64),
     )
 
@@ -132,6 +157,16 @@ class DenseBranch:
         call("decode_dense", self.fields, read_BD, stream_BD)
 
 
+class ExpertsBranch:
+    """Routed experts, and shared experts."""
+
+    def __init__(self, spec: DecodeSpec, fields: _Experts) -> None:
+        self.spec, self.fields = spec, fields
+
+    def __call__(self, read_BD: Tensor, stream_BD: Tensor, state: Any, context: Context) -> None:
+        call("decode_experts", self.fields, read_BD, stream_BD)
+
+
 def attention_branch(layer: Attention, spec: DecodeSpec, residual: ResidualSpec) -> AttentionBranch:
     """Return the branch of self-attention.
 
@@ -187,6 +222,40 @@ def dense_branch(layer: DenseFeedForward, spec: DecodeSpec, residual: ResidualSp
         raise UnsupportedError("the activation of a feed-forward")
     linears = map(spec.linear, (layer.gate, layer.up, layer.down))
     return DenseBranch(spec, _Dense(residual, *linears, ACTIVATIONS.index(layer.activation.name)))
+
+
+def experts_branch(layer: Experts, spec: DecodeSpec, residual: ResidualSpec) -> ExpertsBranch:
+    """Return the branch of routed experts.
+
+    Raises:
+        UnsupportedError: the routing depends on other tokens, is observed, or leaves this process.
+    """
+    c, router, shared = layer.config, layer.router, layer.shared
+    limited = c.choice == "expert" or c.capacity is not None or c.num_groups > 1
+    if c.bias or layer.activation.name not in ACTIVATIONS:
+        raise UnsupportedError("biases and activations of experts")
+    if limited or c.dispatch != "auto" or layer.exchange is not None or layer.watcher is not None:
+        raise UnsupportedError("the choice of experts")
+    selection_X = None if c.bias_rate is None else router.selection_X
+    stacks = (layer.gate_XFD, layer.up_XFD, layer.down_XDF)
+    linears = (None,) * 3 if shared is None else (shared.gate, shared.up, shared.down)
+    fields = _Experts(
+        residual,
+        spec.matrix(router.weight),
+        spec.address(selection_X),
+        c.experts_per_token,
+        c.score == "sigmoid",
+        c.renormalise,
+        c.scaling,
+        *(
+            # Of the first expert; the matrices of all other experts follow it in memory.
+            LinearSpec() if stack is None else LinearSpec(spec.address(stack), None, *stack.shape[1:])
+            for stack in stacks
+        ),
+        *map(spec.linear, (*linears, layer.shared_gate)),
+        ACTIVATIONS.index(layer.activation.name),
+    )
+    return ExpertsBranch(spec, fields)
 
 
 def bias_by_distance(score_bias: nn.Module, capacity: int) -> Tensor:

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from architectures.kernels.cpu import attention_ops, build, mamba_ops, scan, transformer_ops
-from architectures.kernels.cpu.decode import layer_spec
+from architectures.kernels.cpu.decode import dispatch
 
 LARGEST = 2**17
 """Bytes of memory above which a call is not recorded."""
@@ -125,14 +125,14 @@ def pytest_configure() -> None:
                 file.write(one.written(name, before, one.memory()))
         return result
 
-    def address(self: layer_spec.DecodeSpec, tensor: Tensor | None) -> int | None:
+    def address(self: dispatch.DecodeSpec, tensor: Tensor | None) -> int | None:
         value = original(self, tensor)
         if value is not None and tensor is not None:
             ADDRESSED[value] = tensor.detach()
         return value
 
-    original, plain = layer_spec.DecodeSpec.address, build.call
+    original, plain = dispatch.DecodeSpec.address, build.call
     patch = pytest.MonkeyPatch()
-    patch.setattr(layer_spec.DecodeSpec, "address", address)
+    patch.setattr(dispatch.DecodeSpec, "address", address)
     for module in (build, attention_ops, mamba_ops, scan, transformer_ops):
         patch.setattr(module, "call", recorded)

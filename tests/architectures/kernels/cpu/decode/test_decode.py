@@ -19,8 +19,7 @@ from architectures.backbones.mamba2 import Mamba2
 from architectures.backbones.moe import MoE
 from architectures.backbones.stack import Stack
 from architectures.kernels.cpu import build
-from architectures.kernels.cpu.decode.dispatch import CompiledDecodingState
-from architectures.kernels.cpu.decode.layer_spec import ROWS
+from architectures.kernels.cpu.decode.dispatch import ROWS, CompiledDecodingState
 from architectures.layers.attention.config import AttentionConfig
 from architectures.layers.block import BlockConfig
 from architectures.layers.feedforward import FeedForwardConfig
