@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-import torch
-
 from architectures.backbone import Backbone, BackboneConfig
 from architectures.pretrained.hf_config import HFConfig
 from architectures.pretrained.tensor_rules import Rule
@@ -37,7 +35,7 @@ class Blueprint:
 
 
 class OtherLayersError(ValueError):
-    """A model has kinds of layers that a family does not have: no change of a setting makes it one."""
+    """A model has types of layers that a family does not have: no change of a setting makes it one."""
 
 
 class Checkpoint(ABC):
@@ -119,10 +117,12 @@ class Checkpoint(ABC):
             ValueError: a parameter has no counterpart, such as that of an attached readout.
         """
         parameters = model.state_dict()
+        # Of a tied head, ``state_dict`` has both names.
+        names = {name for name, _ in (*model.named_parameters(), *model.named_buffers())}
         rules = [rule for rule in cls.rules(model) if rule.ours[0] in parameters]
         covered = {name for rule in rules for name in rule.ours}
         assert covered <= set(parameters), sorted(covered - set(parameters))
-        uncovered = sorted(set(parameters) - covered - _tied(model))
+        uncovered = sorted(names & parameters.keys() - covered)
         if uncovered:
             raise ValueError(f"no tensor of {cls.__name__} holds {', '.join(uncovered[:3])}")
         return rules
@@ -191,9 +191,3 @@ def read_activation(hf: HFConfig, key: str, default: str) -> str:
 def write_activation(activation: str) -> str:
     """Return the Hugging Face name of an activation."""
     return next(name for name, value in ACTIVATIONS.items() if value == activation)
-
-
-def _tied(model: torch.nn.Module) -> set[str]:
-    """Return the names of tensors that are the same as an earlier one: a tied head."""
-    once = {name for name, _ in model.named_parameters()} | {name for name, _ in model.named_buffers()}
-    return set(model.state_dict()) - once

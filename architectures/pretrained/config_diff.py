@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any
+from collections.abc import Mapping
 
 from architectures.backbone import BackboneConfig
 from architectures.backbones.encoder_decoder import EncoderDecoderConfig
@@ -13,7 +13,7 @@ from architectures.backbones.transformer import TransformerConfig
 from architectures.layers.block import MixerConfig
 from architectures.layers.layer_pattern import compress_pattern, expand_pattern, format_pattern
 from architectures.layers.moe.config import ExpertsConfig
-from architectures.pretrained.rope_config import resolve_rope
+from architectures.pretrained.attention_keys import resolve_rope
 
 TRAINING = (
     "block.dropout",
@@ -60,14 +60,18 @@ def differences(config: BackboneConfig, other_config: BackboneConfig) -> list[st
     Each difference is "name=value (not other value)".
     """
     settings, other_settings = output_settings(config), output_settings(other_config)
-    return [
-        f"{name}={_text(settings.get(name))} (not {_text(other_settings.get(name))})"
-        for name in sorted(settings.keys() | other_settings.keys())
-        if not _same(settings.get(name), other_settings.get(name))
-    ]
+    different = []
+    for name in sorted(settings.keys() | other_settings.keys()):
+        a, b = settings.get(name), other_settings.get(name)
+        equal = a == b
+        if isinstance(a, float | int) and isinstance(b, float | int):
+            equal = math.isclose(a, b, rel_tol=1e-9)
+        if not equal:
+            different.append(f"{name}={_text(a)} (not {_text(b)})")
+    return different
 
 
-def output_settings(config: BackboneConfig) -> dict[str, Any]:
+def output_settings(config: BackboneConfig) -> dict[str, object]:
     """Return, by dotted name, the settings that determine a model's output.
 
     Nulls are resolved to their values; settings without effect are left out.
@@ -75,12 +79,21 @@ def output_settings(config: BackboneConfig) -> dict[str, Any]:
     if isinstance(config, TransformerConfig):
         config = _resolve(config)
     if isinstance(config, HybridConfig):
-        config = _resolve_mixers(config)
+        mixers: dict[str, MixerConfig] = {}
+        for name in RECURRENT:
+            mixer = getattr(config, name)
+            # Types that do not occur get default settings.
+            mixers[name] = mixer.resolved(config.width) if name in config.mixer_types else type(mixer)()
+        config = dataclasses.replace(config, layers=config.layer_types, **mixers)
     if isinstance(config, MixerConfig):  # of a stack of one type
         config = config.resolved(config.width)
     values = _flat(dataclasses.asdict(config), "")
-    for part in ("", "mamba."):
-        _resolve_selection_norm(values, part)
+    for norm in ("selection_norm", "mamba.selection_norm"):
+        if values.get(norm):
+            values[f"{norm}_eps"] = values[f"{norm}_eps"] or values["norm_eps"]
+        else:
+            values.pop(f"{norm}_eps", None)
+            values.pop(f"{norm}_weight", None)
     unused = {*TRAINING, *INITIALISATION, *EXECUTION}
     # A mixer of a hybrid has its settings under its name.
     values = {name: v for name, v in values.items() if not {name, name.partition(".")[2]} & unused}
@@ -92,9 +105,9 @@ def output_settings(config: BackboneConfig) -> dict[str, Any]:
 def _resolve(config: TransformerConfig) -> TransformerConfig:
     """Return the same with values for nulls, and with patterns that name the type of every layer."""
     a, p = config.attention, config.positions
-    head_dim = turned = a.head_dim or config.width // a.num_heads
+    head_dim = rotated = a.head_dim or config.width // a.num_heads
     if a.latent.kv_rank is not None:
-        head_dim, turned = a.latent.nope_dim + a.latent.rope_dim, a.latent.rope_dim
+        head_dim, rotated = a.latent.nope_dim + a.latent.rope_dim, a.latent.rope_dim
     num_layers = config.num_layers
     if isinstance(config, EncoderDecoderConfig):
         encoder_config = config.encoder_side
@@ -116,50 +129,30 @@ def _resolve(config: TransformerConfig) -> TransformerConfig:
         scale=a.scale or head_dim**-0.5,
         layers=expand_pattern(a.layers, num_layers),
     )
-    positions = p if p.kind != "rope" else resolve_rope(p, turned)
+    positions = p if p.kind != "rope" else resolve_rope(p, rotated)
     positions = dataclasses.replace(positions, layers=expand_pattern(p.layers, config.num_layers))
     return _resolve_feedforwards(dataclasses.replace(config, attention=attention, positions=positions))
 
 
 def _resolve_feedforwards(config: TransformerConfig) -> TransformerConfig:
     """Return the same with resolved feed-forwards; types that do not occur get default settings."""
-    changes: dict[str, Any] = {"feedforwards": config.feedforward_types}
     types = {*config.feedforward_types}
     if isinstance(config, EncoderDecoderConfig):
-        changes["encoder_feedforwards"] = config.encoder_feedforward_types
         types |= {*config.encoder_feedforward_types}
+        config = dataclasses.replace(config, encoder_feedforwards=config.encoder_feedforward_types)
     experts_config = config.experts
     # The update rate of the bias matters only in training; the presence of a bias matters always.
     bias = None if experts_config.bias_rate is None else 0.0
     experts = dataclasses.replace(experts_config, d_ff=config.expert_width, bias_rate=bias)
     return dataclasses.replace(
         config,
+        feedforwards=config.feedforward_types,
         d_ff=config.dense_width if "dense" in types else None,
         experts=experts if "experts" in types else ExpertsConfig(),
-        **changes,
     )
 
 
-def _resolve_selection_norm(values: dict[str, Any], part: str) -> None:
-    """Fill in the settings of Mamba's inner norms in place, and remove those of norms that are not there."""
-    if values.get(f"{part}selection_norm"):
-        values[f"{part}selection_norm_eps"] = values[f"{part}selection_norm_eps"] or values["norm_eps"]
-    else:
-        values.pop(f"{part}selection_norm_eps", None)
-        values.pop(f"{part}selection_norm_weight", None)
-
-
-def _resolve_mixers(config: HybridConfig) -> HybridConfig:
-    """Return the same with resolved mixers; types that do not occur get default settings."""
-    changes: dict[str, Any] = {}
-    for name in RECURRENT:
-        settings: MixerConfig = getattr(config, name)
-        used = name in config.mixer_types
-        changes[name] = settings.resolved(config.width) if used else type(settings)()
-    return dataclasses.replace(config, layers=config.layer_types, **changes)
-
-
-def _drop_unused(config: TransformerConfig, values: dict[str, Any]) -> None:
+def _drop_unused(config: TransformerConfig, values: dict[str, object]) -> None:
     """Remove the settings of parts that this model does not have."""
     unused = []
     if not config.attention.has_local_layers:
@@ -181,17 +174,12 @@ def _drop_unused(config: TransformerConfig, values: dict[str, Any]) -> None:
         values.pop(name, None)
 
 
-def _flat(tree: dict[str, Any], prefix: str) -> dict[str, Any]:
-    flat: dict[str, Any] = {}
+def _flat(tree: Mapping[str, object], prefix: str) -> dict[str, object]:
+    flat: dict[str, object] = {}
     for name, value in tree.items():
         flat |= _flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}
     return flat
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     return format_pattern(compress_pattern(value)) if isinstance(value, list) else str(value)
-
-
-def _same(a: Any, b: Any) -> bool:
-    numbers = isinstance(a, float | int) and isinstance(b, float | int)
-    return math.isclose(a, b, rel_tol=1e-9) if numbers else a == b

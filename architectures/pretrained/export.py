@@ -6,9 +6,8 @@ import json
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors.torch import save_file
@@ -30,7 +29,7 @@ def save_folder(
     *,
     shard_bytes: int | None = None,
     model_type: str | None = None,
-    token_ids: dict[str, Any] | None = None,
+    token_ids: Mapping[str, int | list[int]] | None = None,
     original: HFConfig | None = None,
     dtypes: dict[str, torch.dtype] | None = None,
 ) -> None:
@@ -38,14 +37,14 @@ def save_folder(
 
     Args:
         path: a folder that does not exist yet.
-        shard_bytes: splits the weights into files of at most this size, a larger tensor by itself in
-            one; null for one file.
+        shard_bytes: splits the weights into files of at most this size; a larger tensor is in a separate
+            file. None for one file.
         model_type: the type of model to write, where more than one can express it (an encoder as ``roberta``
             instead of ``bert``); null for the first.
         token_ids: special tokens for config.json by their names there, such as ``eos_token_id``.
         original: config.json of the folder that the model is from; it is written unchanged, if the
             model still matches it.
-        dtypes: precision of tensors by their names there; all others have that of the model.
+        dtypes: precision of tensors by their names there; the remaining ones have that of the model.
 
     Raises:
         ValueError: no Hugging Face family can express the model; names the settings it lacks.
@@ -56,7 +55,7 @@ def save_folder(
         model_type = original.get("model_type")
     family, hf = export_config(model, model_type=model_type, token_ids=token_ids)
     hf |= {"dtype": str(next(model.parameters()).dtype).removeprefix("torch.")}
-    if original is not None and _still_says(family, original, model):
+    if original is not None and _still_describes(family, original, model):
         hf = original
     elif dtypes:
         hf["dtype"] = str(Counter(dtypes.values()).most_common(1)[0][0]).removeprefix("torch.")
@@ -73,7 +72,7 @@ def save_folder(
 
 
 def export_config(
-    model: Backbone, *, model_type: str | None = None, token_ids: dict[str, int] | None = None
+    model: Backbone, *, model_type: str | None = None, token_ids: Mapping[str, int | list[int]] | None = None
 ) -> tuple[type[Checkpoint], HFConfig]:
     """Return the first family that expresses the model exactly, and its config.json; see ``save_folder``.
 
@@ -82,13 +81,13 @@ def export_config(
     Raises:
         ValueError: no family does; names the missing settings of the three nearest families.
     """
-    refusals: list[tuple[int, str]] = []
+    lost_settings: list[tuple[int, str]] = []
     for family in families():
         if not family.can_express(model) or model_type not in (None, *family.model_types):
             continue
         distance = 2  # of what cannot be written at all; a family that lacks one setting is nearer
         try:
-            hf = family.write_config(model) | (token_ids or {})
+            hf = family.write_config(model) | dict(token_ids or {})
             lost = _lost(model, family.read_config(hf))
             distance = len(lost)
             if not lost:
@@ -97,8 +96,8 @@ def export_config(
         except ValueError as error:
             lost = [str(error)]
             distance = FAR if isinstance(error, OtherLayersError) else distance
-        refusals.append((distance, f"{family.__name__}: {', '.join(lost)}"))
-    nearest = "; ".join(reason for _, reason in sorted(refusals)[:3]) or "No family is made of this class"
+        lost_settings.append((distance, f"{family.__name__}: {', '.join(lost)}"))
+    nearest = "; ".join(reason for _, reason in sorted(lost_settings)[:3]) or "No family has this class"
     raise ValueError(f"no Hugging Face model is the same as this {type(model).__name__}. {nearest}")
 
 
@@ -116,7 +115,7 @@ def _lost(model: Backbone, blueprint: Blueprint) -> list[str]:
     return lost
 
 
-def _still_says(family: type[Checkpoint], original: HFConfig, model: Backbone) -> bool:
+def _still_describes(family: type[Checkpoint], original: HFConfig, model: Backbone) -> bool:
     """Return True if a config.json describes the model."""
     if original.get("model_type") not in family.model_types:
         return False
@@ -138,19 +137,16 @@ def _write_weights(
     index: dict[str, str] = {}
     total = 0
     for file_index, shard in enumerate(shards, start=1):
-        name = WEIGHTS if len(shards) == 1 else f"model-{file_index:05}-of-{len(shards):05}.safetensors"
-        tensors = {r.theirs: _written(r, parameters, dtypes) for r in shard}
-        save_file(tensors, folder / name, metadata={"format": "pt"})
-        index |= dict.fromkeys(tensors, name)
+        file = WEIGHTS if len(shards) == 1 else f"model-{file_index:05}-of-{len(shards):05}.safetensors"
+        tensors: dict[str, Tensor] = {}
+        for rule in shard:
+            tensor = rule.write([parameters[name].cpu() for name in rule.ours])
+            tensors[rule.theirs] = tensor.to(dtypes.get(rule.theirs, tensor.dtype)).contiguous()
+        save_file(tensors, folder / file, metadata={"format": "pt"})
+        index |= dict.fromkeys(tensors, file)
         total += sum(tensor.nbytes for tensor in tensors.values())
     if len(shards) > 1:
         _write_json(folder / INDEX, {"metadata": {"total_size": total}, "weight_map": index})
-
-
-def _written(rule: Rule, parameters: dict[str, Tensor], dtypes: dict[str, torch.dtype]) -> Tensor:
-    """Return the Hugging Face tensor, in its precision."""
-    tensor = rule.write([parameters[name].cpu() for name in rule.ours])
-    return tensor.to(dtypes.get(rule.theirs, tensor.dtype)).contiguous()
 
 
 def _shards(
@@ -169,5 +165,5 @@ def _shards(
     yield shard
 
 
-def _write_json(file: Path, tree: dict[str, Any]) -> None:
+def _write_json(file: Path, tree: Mapping[str, object]) -> None:
     file.write_text(json.dumps(tree, indent=2, sort_keys=True) + "\n")

@@ -18,8 +18,7 @@ from torch import Tensor, nn
 
 from architectures.backbone import Backbone
 from architectures.pretrained.checkpoint import Blueprint, Checkpoint, families
-from architectures.pretrained.config_check import check_config, in_their_words
-from architectures.pretrained.hf_config import HFConfig
+from architectures.pretrained.hf_config import HFConfig, check_config, with_file_keys
 from architectures.pretrained.tensor_rules import Entry, FixedRow, Repeated, Rule, Unused
 
 CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
@@ -53,7 +52,7 @@ def load_folder(path: Path, *, dtype: torch.dtype = torch.float32) -> Backbone:
             shape (all of them are named), or the weights are not safetensors.
     """
     family, hf = _family(path)
-    with torch.device("meta"), _in_their_words(hf):
+    with torch.device("meta"), _errors_by_file_keys(hf):
         model = _blueprint(family, hf).build()
     files = _weight_files(path)
     parameters, stored = sum(p.numel() for p in model.parameters()), sum(f.stat().st_size for f in files)
@@ -62,16 +61,19 @@ def load_folder(path: Path, *, dtype: torch.dtype = torch.float32) -> Backbone:
             f"{CONFIG}: its sizes make {parameters} parameters, the folder has {stored} bytes of tensors"
         )
     with ExitStack() as stack:
-        places: dict[str, tuple[Any, str]] = {}
+        locations: dict[str, tuple[Any, str]] = {}
         for file in files:
             opened = stack.enter_context(_open(file))
             for name in opened.keys():  # noqa: SIM118
-                _place(places, family.current_name(name), (opened, name))
+                hf_name = family.current_name(name)
+                if hf_name in locations and not _equal(*locations[hf_name], opened, name):
+                    raise ValueError(f"tensor {name} is there twice, with different values: leave one out")
+                locations[hf_name] = (opened, name)
         rules = family.applicable_rules(model)
-        _check(family, model, rules, places)
+        _check(family, model, rules, locations)
         for rule in sorted(rules, key=lambda rule: isinstance(rule, Repeated)):  # what they repeat first
-            if rule.theirs in places:
-                opened, name = places[rule.theirs]
+            if rule.theirs in locations:
+                opened, name = locations[rule.theirs]
                 _read(rule, opened.get_tensor(name), model, dtype, family.tie_key)
     assert not any(p.is_meta for p in (*model.parameters(), *model.buffers()))
     return model
@@ -92,30 +94,26 @@ def _blueprint(family: type[Checkpoint], hf: HFConfig) -> Blueprint:
     """Return the model of config.json. Raises ValueError with the keys of the file."""
     capabilities = family.backbone_class.capabilities
     check_config(hf, causal=capabilities.causal or capabilities.encoder_decoder)
-    with _in_their_words(hf):
+    with _errors_by_file_keys(hf):
         return family.read_config(hf)
 
 
 @contextmanager
-def _in_their_words(hf: HFConfig) -> Iterator[None]:
+def _errors_by_file_keys(hf: HFConfig) -> Iterator[None]:
     """Convert exceptions caused by values of config.json to ValueError with its keys."""
     try:
         yield
     except ValueError as error:
-        raise in_their_words(error, hf) from None
+        raise with_file_keys(error, hf) from None
     except (TypeError, AttributeError, LookupError, ArithmeticError, RuntimeError) as error:
         message = str(error).partition("\n")[0]
         raise ValueError(f"config.json: a value is not of the type it must have: {message}") from None
 
 
-def _place(places: dict[str, tuple[Any, str]], key: str, location: tuple[Any, str]) -> None:
-    """Record the file of a tensor. Raises ValueError for a duplicate with different values."""
-    if key in places:
-        file, name = places[key]
-        one, two = file.get_tensor(name), location[0].get_tensor(location[1])
-        if one.shape != two.shape or not torch.equal(one, two):
-            raise ValueError(f"tensor {location[1]} is there twice, with different values: leave one out")
-    places[key] = location
+def _equal(file: Any, name: str, other_file: Any, other_name: str) -> bool:
+    """Return True if two tensors of files have the same shape and values."""
+    tensor, other_tensor = file.get_tensor(name), other_file.get_tensor(other_name)
+    return tensor.shape == other_tensor.shape and torch.equal(tensor, other_tensor)
 
 
 def _family(path: Path) -> tuple[type[Checkpoint], HFConfig]:
@@ -126,17 +124,20 @@ def _family(path: Path) -> tuple[type[Checkpoint], HFConfig]:
         raise ValueError(f"{CONFIG} cannot be read: {error}") from None
     if not isinstance(hf, dict):
         raise ValueError(f"{CONFIG} cannot be read: it holds no object")
-    kind = hf.get("model_type")
+    model_type = hf.get("model_type")
     family_of = {name: family for family in families() for name in family.model_types}
-    if not isinstance(kind, str) or kind not in family_of:
-        raise ValueError(f"{CONFIG}: model_type={kind!r} is not supported. {_supported()}")
-    names = _names(path, family_of[kind])
+    if not isinstance(model_type, str) or model_type not in family_of:
+        raise ValueError(f"{CONFIG}: model_type={model_type!r} is not supported. {_supported()}")
+    family, names = family_of[model_type], set()
+    for file in path.glob("*.safetensors"):
+        with _open(file) as opened:
+            names |= {family.current_name(name) for name in opened.keys()}  # noqa: SIM118
     layers = next((hf[key] for key in LAYERS if isinstance(hf.get(key), int)), 0)
     if names and layers > len(names):
         raise ValueError(
-            f"{CONFIG}: it says {layers} layers, the folder has {len(names)} tensors: tensors are missing"
+            f"{CONFIG}: it has {layers} layers, the folder {len(names)} tensors: tensors are missing"
         )
-    return family_of[kind], family_of[kind].complete_config(family_of[kind].without_aliases(hf), names)
+    return family, family.complete_config(family.without_aliases(hf), names)
 
 
 def _supported() -> str:
@@ -148,15 +149,6 @@ def _supported() -> str:
     return "Supported are " + "; ".join(
         f"{folder_name}: {', '.join(sorted(t))}" for folder_name, t in sorted(groups.items())
     )
-
-
-def _names(path: Path, family: type[Checkpoint]) -> set[str]:
-    """Return the names of all tensors in a folder; none if it has no weights."""
-    names: set[str] = set()
-    for file in path.glob("*.safetensors"):
-        with _open(file) as opened:
-            names |= {family.current_name(name) for name in opened.keys()}  # noqa: SIM118
-    return names
 
 
 def _weight_files(path: Path) -> list[Path]:
@@ -193,7 +185,7 @@ def _check(
     family: type[Checkpoint],
     model: Backbone,
     rules: list[Rule],
-    places: dict[str, tuple[Any, str]],
+    locations: dict[str, tuple[Any, str]],
 ) -> None:
     """Raise ValueError that names every tensor that is missing, left over or of another shape."""
     parameters = model.state_dict()
@@ -201,8 +193,8 @@ def _check(
     optional = {rule.theirs for rule in rules if isinstance(rule, Repeated)}
     ignored = [re.compile(pattern) for pattern in family.ignored]
     shapes, types = [], []
-    for hf_name in sorted(expected.keys() & places.keys()):
-        opened, name = places[hf_name]
+    for hf_name in sorted(expected.keys() & locations.keys()):
+        opened, name = locations[hf_name]
         shape = tuple(opened.get_slice(name).get_shape())
         if (dtype := opened.get_slice(name).get_dtype()) not in DTYPES:
             types.append(f"{name} {dtype}")
@@ -210,23 +202,22 @@ def _check(
             shapes.append(f"{name} {shape}, not {tuple(expected[hf_name])}")
     extra = [
         name
-        for hf_name, (_, name) in sorted(places.items())
+        for hf_name, (_, name) in sorted(locations.items())
         if hf_name not in expected and not any(pattern.search(hf_name) for pattern in ignored)
     ]
     wrong: dict[str, list[str]] = {
-        "missing": sorted(expected.keys() - places.keys() - optional),
+        "missing": sorted(expected.keys() - locations.keys() - optional),
         "left over": extra,
-        "of another shape than config.json says": shapes,
+        "of another shape than in config.json": shapes,
         f"of a type other than {', '.join(DTYPES)}": types,
     }
     if any(wrong.values()):
-        problems = "; ".join(f"{problem}: {_listed(names)}" for problem, names in wrong.items() if names)
-        raise ValueError(f"tensors {problems}")
-
-
-def _listed(names: list[str]) -> str:
-    rest = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
-    return ", ".join(names[:MOST_NAMES]) + rest
+        problems = []
+        for problem, names in wrong.items():
+            rest = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
+            if names:
+                problems.append(f"{problem}: {', '.join(names[:MOST_NAMES])}{rest}")
+        raise ValueError(f"tensors {'; '.join(problems)}")
 
 
 def _read(rule: Rule, tensor: Tensor, model: Backbone, dtype: torch.dtype, tie_key: str) -> None:
@@ -251,6 +242,6 @@ def _read(rule: Rule, tensor: Tensor, model: Backbone, dtype: torch.dtype, tie_k
         new = (
             nn.Parameter(value, not isinstance(rule, FixedRow)) if isinstance(shared, nn.Parameter) else value
         )
-        for alias in (tied_name for tied_name, held in parameters.items() if held is shared):
+        for alias in (tied_name for tied_name, parameter in parameters.items() if parameter is shared):
             module, _, leaf = alias.rpartition(".")
             setattr(model.get_submodule(module), leaf, new)

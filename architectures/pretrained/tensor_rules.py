@@ -1,9 +1,12 @@
-"""Correspondence of a tensor in a Hugging Face checkpoint with our parameters, in both directions."""
+"""Correspondence of a tensor in a Hugging Face checkpoint with our parameters, in both directions.
+
+The rules of attention, feed-forward and experts at the end are those of multiple families, in Llama's names.
+"""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -185,3 +188,38 @@ def head(hf_name: str, *, tied: bool, table: str = "embedding.tokens.weight") ->
 def layered(num_layers: int, hf_prefix: str, prefix: str, rules: Sequence[Rule]) -> list[Rule]:
     """Return the rules of all layers; ``{}`` in the prefixes is the index of the layer."""
     return [rule.within(hf_prefix.format(i), prefix.format(i)) for i in range(num_layers) for rule in rules]
+
+
+ATTENTION: tuple[Rule, ...] = (
+    *linear("self_attn.q_proj", "mixer.q"),
+    *linear("self_attn.k_proj", "mixer.k"),
+    *linear("self_attn.v_proj", "mixer.v"),
+    *linear("self_attn.o_proj", "mixer.out"),
+    Same("self_attn.q_norm.weight", ("mixer.q_norm.weight",)),
+    Same("self_attn.k_norm.weight", ("mixer.k_norm.weight",)),
+)
+FEEDFORWARD: tuple[Rule, ...] = (
+    *linear("mlp.gate_proj", "feedforward.gate"),
+    *linear("mlp.up_proj", "feedforward.up"),
+    *linear("mlp.down_proj", "feedforward.down"),
+)
+PROJECTIONS = {"gate_proj": "gate_XFD", "up_proj": "up_XFD", "down_proj": "down_XDF"}
+"""Names of an expert's matrices in most Hugging Face families, and ours."""
+
+
+def expert_rules(count: int, hf_prefix: str, names: Mapping[str, str] = PROJECTIONS) -> list[Rule]:
+    """Return the rules of experts that are stored as one tensor each; ``{}`` in the prefix is the expert."""
+    return [
+        Entry(f"{hf_prefix.format(index)}.{name}.weight", (f"feedforward.{parameter}",), index)
+        for index in range(count)
+        for name, parameter in names.items()
+    ]
+
+
+def shared_rules(hf_prefix: str) -> list[Rule]:
+    """Return the rules of the shared experts."""
+    names = [(name, name.removesuffix("_proj")) for name in PROJECTIONS]
+    return [
+        Same(f"{hf_prefix}.{name}.weight", (f"feedforward.shared.{parameter}.weight",))
+        for name, parameter in names
+    ]

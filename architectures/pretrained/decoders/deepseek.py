@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from architectures.backbone import Backbone
 from architectures.backbones.decoder import Decoder, DecoderConfig
@@ -13,6 +13,7 @@ from architectures.layers.attention.config import AttentionConfig, LatentConfig
 from architectures.layers.layer_pattern import compress_pattern
 from architectures.layers.moe.config import ExpertsConfig
 from architectures.layers.positions import PositionsConfig, RotaryScaling
+from architectures.pretrained.attention_keys import rope_parameters, write_rope, yarn_mscale
 from architectures.pretrained.checkpoint import Blueprint, required_value, supported_value
 from architectures.pretrained.decoders.llama import (
     COMMON,
@@ -22,9 +23,7 @@ from architectures.pretrained.decoders.llama import (
 )
 from architectures.pretrained.decoders.moe import has_experts, mixture
 from architectures.pretrained.hf_config import HFConfig
-from architectures.pretrained.rope_config import rope_parameters, write_rope, yarn_mscale
-from architectures.pretrained.tensor_rules import Rule, Same, linear
-from architectures.pretrained.transformer_rules import FEEDFORWARD, expert_rules, shared_rules
+from architectures.pretrained.tensor_rules import FEEDFORWARD, Rule, Same, expert_rules, linear, shared_rules
 
 ATTENTION: tuple[Rule, ...] = (
     *linear("self_attn.q_a_proj", "mixer.q_down"),
@@ -79,8 +78,8 @@ class DeepseekV2(LlamaLike):
             supported_value(hf, "topk_method", "greedy", "group_limited_greedy") == "group_limited_greedy"
         )
         supported_value(hf, "norm_topk_prob", False)
-        return ExpertsConfig(
-            **_sizes(hf),
+        return replace(
+            _common_experts(hf),
             renormalise=False,
             num_groups=hf["n_group"] if limited else 1,
             groups_per_token=hf["topk_group"] if limited else 1,
@@ -192,8 +191,8 @@ class DeepseekV3(DeepseekV2):
     @classmethod
     def read_experts(cls, hf: HFConfig) -> ExpertsConfig:
         supported_value(hf, "scoring_func", "sigmoid", default="sigmoid")
-        return ExpertsConfig(
-            **_sizes(hf),
+        return replace(
+            _common_experts(hf),
             score="sigmoid",
             renormalise=hf["norm_topk_prob"],
             num_groups=hf["n_group"],
@@ -219,16 +218,16 @@ class DeepseekV3(DeepseekV2):
         return super().write_config(model) | {"rope_interleave": interleaved}
 
 
-def _sizes(hf: HFConfig) -> dict[str, Any]:
-    """Return the settings of experts that both versions share."""
-    return {
-        "num_experts": hf["n_routed_experts"],
-        "experts_per_token": required_value(hf, "num_experts_per_tok"),
-        "d_ff": hf["moe_intermediate_size"],
-        "num_shared_experts": hf["n_shared_experts"],
-        "scaling": hf["routed_scaling_factor"],
-        "balance_coefficient": 0.0,  # their classes have no balance loss
-    }
+def _common_experts(hf: HFConfig) -> ExpertsConfig:
+    """Return the settings of experts that both versions share, and defaults for the remaining ones."""
+    return ExpertsConfig(
+        num_experts=hf["n_routed_experts"],
+        experts_per_token=required_value(hf, "num_experts_per_tok"),
+        d_ff=hf["moe_intermediate_size"],
+        num_shared_experts=hf["n_shared_experts"],
+        scaling=hf["routed_scaling_factor"],
+        balance_coefficient=0.0,  # their classes have no balance loss
+    )
 
 
 def _mscale(scale: float, latent: LatentConfig, scaling: RotaryScaling) -> dict[str, float]:

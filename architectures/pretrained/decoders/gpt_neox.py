@@ -10,6 +10,7 @@ from architectures.backbones.decoder import Decoder, DecoderConfig
 from architectures.layers.attention.config import AttentionConfig
 from architectures.layers.block import BlockConfig
 from architectures.layers.feedforward import FeedForwardConfig
+from architectures.pretrained.attention_keys import read_rope, rope_parameters, write_rope
 from architectures.pretrained.checkpoint import (
     Blueprint,
     Checkpoint,
@@ -19,7 +20,6 @@ from architectures.pretrained.checkpoint import (
 )
 from architectures.pretrained.decoders.llama import decoder_config
 from architectures.pretrained.hf_config import HFConfig
-from architectures.pretrained.rope_config import read_rope, rope_parameters, write_rope
 from architectures.pretrained.tensor_rules import ByHead, Rule, Same, head, layered, linear
 
 

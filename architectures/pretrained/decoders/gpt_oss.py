@@ -12,14 +12,18 @@ from architectures.layers.attention.config import AttentionConfig
 from architectures.layers.feedforward import FeedForwardConfig
 from architectures.layers.moe.config import ExpertsConfig
 from architectures.layers.positions import PositionsConfig
+from architectures.pretrained.attention_keys import (
+    attention_types,
+    read_layer_types,
+    read_rope,
+    rope_parameters,
+    write_layer_types,
+)
 from architectures.pretrained.checkpoint import Blueprint, required_value, supported_value
 from architectures.pretrained.decoders.llama import COMMON, decoder_config
 from architectures.pretrained.decoders.moe import Mixture, read_balance, write_balance
 from architectures.pretrained.hf_config import HFConfig
-from architectures.pretrained.rope_config import read_rope, rope_parameters
-from architectures.pretrained.sliding_window import attention_types, read_layer_types, write_layer_types
-from architectures.pretrained.tensor_rules import Alternating, Rule, Same, Transposed, linear
-from architectures.pretrained.transformer_rules import ATTENTION
+from architectures.pretrained.tensor_rules import ATTENTION, Alternating, Rule, Same, Transposed, linear
 
 ALPHA = 1.702
 """Factor in the sigmoid of the activation, that of ``quick_gelu``."""
@@ -89,7 +93,8 @@ class GptOss(Mixture):
             num_experts=hf["num_local_experts"],
             experts_per_token=hf["num_experts_per_tok"],
             bias=True,
-            **read_balance(hf),
+            balance="all_layers",
+            balance_coefficient=read_balance(hf),
         )
 
     @classmethod

@@ -13,6 +13,7 @@ from architectures.layers.block import BlockConfig
 from architectures.layers.embedding import EmbeddingConfig
 from architectures.layers.feedforward import FeedForwardConfig
 from architectures.layers.positions import PositionsConfig
+from architectures.pretrained.attention_keys import read_rope, write_rope
 from architectures.pretrained.checkpoint import (
     Blueprint,
     Checkpoint,
@@ -22,9 +23,7 @@ from architectures.pretrained.checkpoint import (
     write_activation,
 )
 from architectures.pretrained.hf_config import HFConfig
-from architectures.pretrained.rope_config import read_rope, write_rope
-from architectures.pretrained.tensor_rules import Rule, Same, head, layered
-from architectures.pretrained.transformer_rules import ATTENTION, FEEDFORWARD
+from architectures.pretrained.tensor_rules import ATTENTION, FEEDFORWARD, Rule, Same, head, layered
 
 
 class LlamaLike(Checkpoint):

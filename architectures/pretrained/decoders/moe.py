@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import Any
 
 from architectures.backbone import Backbone
 from architectures.backbones.decoder import Decoder, DecoderConfig
@@ -14,8 +13,7 @@ from architectures.layers.moe.config import ExpertsConfig
 from architectures.pretrained.checkpoint import Blueprint
 from architectures.pretrained.decoders.llama import LlamaLike, decoder_config
 from architectures.pretrained.hf_config import HFConfig
-from architectures.pretrained.tensor_rules import Rule, Same
-from architectures.pretrained.transformer_rules import FEEDFORWARD, expert_rules
+from architectures.pretrained.tensor_rules import FEEDFORWARD, Rule, Same, expert_rules
 
 
 def mixture(blueprint: Blueprint, feedforwards: list[str], experts: ExpertsConfig) -> Blueprint:
@@ -34,12 +32,14 @@ def has_experts(model: Backbone) -> bool:
     return "experts" in decoder_config(model).feedforward_types
 
 
-def read_balance(hf: HFConfig, *, coefficient: float = 0.001) -> dict[str, Any]:
-    """Return the settings of the balance loss of training, which Hugging Face classes add only where the
-    router's logits are requested; ``coefficient`` applies where config.json names none."""
+def read_balance(hf: HFConfig, *, coefficient: float = 0.001) -> float:
+    """Return the coefficient of the balance loss of training over all layers.
+
+    Hugging Face classes add it only where the router's logits are requested; ``coefficient`` applies where
+    config.json names none.
+    """
     returns_logits = hf.get("output_router_logits", False)
-    weight = hf.get("router_aux_loss_coef", coefficient) if returns_logits else 0.0
-    return {"balance": "all_layers", "balance_coefficient": weight}
+    return hf.get("router_aux_loss_coef", coefficient) if returns_logits else 0.0
 
 
 def write_balance(experts: ExpertsConfig) -> HFConfig:

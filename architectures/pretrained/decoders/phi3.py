@@ -10,10 +10,10 @@ from architectures.backbone import Backbone
 from architectures.backbones.decoder import DecoderConfig
 from architectures.layers.attention.config import AttentionConfig
 from architectures.layers.positions import PositionsConfig
+from architectures.pretrained.attention_keys import read_rope, rope_parameters
 from architectures.pretrained.checkpoint import Blueprint, required_value, supported_value
 from architectures.pretrained.decoders.llama import LlamaLike, check_width, decoder_config
 from architectures.pretrained.hf_config import HFConfig
-from architectures.pretrained.rope_config import read_rope, rope_parameters
 from architectures.pretrained.tensor_rules import Rule, Stacked, linear
 
 

@@ -9,11 +9,15 @@ from architectures.backbone import Backbone
 from architectures.layers.attention.config import AttentionConfig
 from architectures.layers.layer_pattern import compress_pattern
 from architectures.layers.positions import PositionsConfig
+from architectures.pretrained.attention_keys import (
+    attention_types,
+    read_layer_types,
+    read_rope,
+    write_layer_types,
+)
 from architectures.pretrained.checkpoint import required_value
 from architectures.pretrained.decoders.llama import LlamaLike, decoder_config
 from architectures.pretrained.hf_config import HFConfig
-from architectures.pretrained.rope_config import read_rope
-from architectures.pretrained.sliding_window import attention_types, read_layer_types, write_layer_types
 
 
 class SmolLM3(LlamaLike):

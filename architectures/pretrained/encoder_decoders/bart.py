@@ -1,4 +1,4 @@
-"""BART: ``BartForConditionalGeneration`` (Lewis et al. 2020, arXiv 1910.13461).
+"""BART (Lewis et al. 2020, arXiv 1910.13461) and mBART.
 
 Norms after the sublayers and after the embedding, learned positions that begin at
 row 2 of their tables, biases everywhere, one also for each token of the vocabulary.
@@ -7,6 +7,7 @@ row 2 of their tables, biases everywhere, one also for each token of the vocabul
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import replace
 from typing import ClassVar
 
 from architectures.backbone import Backbone
@@ -165,3 +166,37 @@ def _attention(hf_name: str, name: str) -> list[Rule]:
         *linear(f"{hf_name}.out_proj", f"{name}.out"),
         *linear(f"{hf_name}_layer_norm", f"{name}_residual.after"),
     ]
+
+
+class MBart(Bart):
+    """``MBartForConditionalGeneration`` (Liu et al. 2020, arXiv 2001.08210).
+
+    BART with norms before the sublayers and after each stack.
+    """
+
+    model_types = ("mbart",)
+
+    @classmethod
+    def read_config(cls, hf: HFConfig) -> Blueprint:
+        blueprint = super().read_config(hf)
+        config = blueprint.config
+        assert isinstance(config, EncoderDecoderConfig)
+        return replace(blueprint, config=replace(config, block=replace(config.block, placement="pre")))
+
+    @classmethod
+    def write_config(cls, model: Backbone) -> HFConfig:
+        names = {"architectures": ["MBartForConditionalGeneration"], "model_type": cls.model_types[0]}
+        return super().write_config(model) | names
+
+    @classmethod
+    def rules(cls, model: Backbone) -> list[Rule]:
+        # The same tensors with the norm of a sublayer before it.
+        moved = [
+            replace(
+                rule,
+                ours=tuple(name.replace("_residual.after.", "_residual.before.") for name in rule.ours),
+            )
+            for rule in super().rules(model)
+        ]
+        sides = ("encoder", "decoder")
+        return moved + [rule for s in sides for rule in linear(f"model.{s}.layer_norm", f"{s}_norm")]

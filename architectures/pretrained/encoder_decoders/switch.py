@@ -12,8 +12,7 @@ from architectures.layers.moe.config import ExpertsConfig
 from architectures.pretrained.checkpoint import Blueprint, supported_value, write_activation
 from architectures.pretrained.encoder_decoders.t5 import T5
 from architectures.pretrained.hf_config import HFConfig
-from architectures.pretrained.tensor_rules import Copied, Repeated, Rule, Same
-from architectures.pretrained.transformer_rules import expert_rules
+from architectures.pretrained.tensor_rules import Copied, Repeated, Rule, Same, expert_rules
 
 
 class Switch(T5):

@@ -1,4 +1,4 @@
-"""T5 and T5 v1.1: ``T5ForConditionalGeneration`` (Raffel et al. 2020, arXiv 1910.10683).
+"""T5, T5 v1.1 (Raffel et al. 2020, arXiv 1910.10683), mT5 and UMT5.
 
 RMSNorm before the sublayers, one relative position bias for each stack, scores
 that are not scaled, no biases. The first T5 ties the head to the embedding and
@@ -8,6 +8,7 @@ scales what it reads; v1.1 does neither, and its feed-forward is gated.
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import replace
 from typing import ClassVar
 
 from architectures.backbone import Backbone
@@ -152,8 +153,8 @@ class T5(Checkpoint):
 
         A head without scaling that has a separate tensor is that of v1.1.
         """
-        own_head = hf.get("scale_decoder_outputs") is False and "lm_head.weight" in names
-        return hf | {"tie_word_embeddings": False} if own_head else hf
+        separate_head = hf.get("scale_decoder_outputs") is False and "lm_head.weight" in names
+        return hf | {"tie_word_embeddings": False} if separate_head else hf
 
 
 def _read_feedforward(hf: HFConfig) -> tuple[bool, str]:
@@ -173,3 +174,57 @@ def _sublayer(hf_name: str, module: str) -> list[Rule]:
     for name, projection in (("q", "q"), ("k", "k"), ("v", "v"), ("o", "out")):
         rules += linear(f"{hf_name}.{name}", f"{module}.{projection}")
     return rules
+
+
+class MT5(T5):
+    """``MT5ForConditionalGeneration`` (Xue et al. 2021, arXiv 2010.11934), T5 v1.1 otherwise."""
+
+    model_types = ("mt5",)
+
+    @classmethod
+    def read_config(cls, hf: HFConfig) -> Blueprint:
+        usual = {"feed_forward_proj": "gated-gelu", "scale_decoder_outputs": False}
+        return super().read_config(usual | hf)
+
+    @classmethod
+    def write_config(cls, model: Backbone) -> HFConfig:
+        names = {"architectures": ["MT5ForConditionalGeneration"], "model_type": cls.model_types[0]}
+        return super().write_config(model) | names
+
+
+class UMT5(T5):
+    """``UMT5ForConditionalGeneration`` (Chung et al. 2023, arXiv 2304.09151): mT5 with a bias in every layer.
+
+    The class of ``transformers`` 5 scales what its head reads, whether or not the folder ties it.
+    """
+
+    model_types = ("umt5",)
+
+    @classmethod
+    def read_config(cls, hf: HFConfig) -> Blueprint:
+        usual = {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": True}
+        plain = super().read_config(usual | hf | {"scale_decoder_outputs": True})
+        assert isinstance(plain.config, EncoderDecoderConfig)
+        positions = replace(plain.config.positions, by_layer=True)
+        return replace(plain, config=replace(plain.config, positions=positions))
+
+    @classmethod
+    def write_config(cls, model: Backbone) -> HFConfig:
+        names = {"architectures": ["UMT5ForConditionalGeneration"], "model_type": cls.model_types[0]}
+        return super().write_config(model) | names
+
+    @classmethod
+    def rules(cls, model: Backbone) -> list[Rule]:
+        assert isinstance(model, EncoderDecoder)
+        c = model.config
+        bias = Same("layer.0.SelfAttention.relative_attention_bias.weight", ("mixer.own_bias.table.weight",))
+        return [
+            *super().rules(model),
+            *layered(c.encoder_layers, "encoder.block.{}.", "encoder.{}.", [bias]),
+            *layered(c.num_layers, "decoder.block.{}.", "decoder.{}.", [bias]),
+        ]
+
+    @classmethod
+    def complete_config(cls, hf: HFConfig, names: Collection[str]) -> HFConfig:
+        """The class ties the head unless the folder has a separate tensor, regardless of config.json."""
+        return hf | {"tie_word_embeddings": "lm_head.weight" not in names}

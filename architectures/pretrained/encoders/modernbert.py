@@ -13,6 +13,12 @@ from architectures.layers.attention.config import AttentionConfig
 from architectures.layers.block import BlockConfig
 from architectures.layers.embedding import EmbeddingConfig
 from architectures.layers.feedforward import FeedForwardConfig
+from architectures.pretrained.attention_keys import (
+    read_layer_rope,
+    read_layer_types,
+    write_layer_rope,
+    write_layer_types,
+)
 from architectures.pretrained.checkpoint import (
     Blueprint,
     Checkpoint,
@@ -21,8 +27,6 @@ from architectures.pretrained.checkpoint import (
     write_activation,
 )
 from architectures.pretrained.hf_config import HFConfig
-from architectures.pretrained.rope_config import read_layer_rope, write_layer_rope
-from architectures.pretrained.sliding_window import read_layer_types, write_layer_types
 from architectures.pretrained.tensor_rules import Rule, Same, Stacked, head, layered, linear
 
 

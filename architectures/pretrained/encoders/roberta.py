@@ -56,3 +56,14 @@ class Roberta(Checkpoint):
             *linear("lm_head.layer_norm", "transform.norm"),
             *prediction_rules("lm_head.", tied=model.config.tie_embeddings),
         ]
+
+
+class XLMRoberta(Roberta):
+    """``XLMRobertaForMaskedLM`` (Conneau et al. 2020, arXiv 1911.02116): RoBERTa with another vocabulary."""
+
+    model_types = ("xlm-roberta",)
+
+    @classmethod
+    def write_config(cls, model: Backbone) -> HFConfig:
+        names = {"architectures": ["XLMRobertaForMaskedLM"], "model_type": cls.model_types[0]}
+        return super().write_config(model) | names

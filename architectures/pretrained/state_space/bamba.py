@@ -11,9 +11,9 @@ from architectures.layers.attention.config import AttentionConfig
 from architectures.layers.feedforward import FeedForwardConfig
 from architectures.layers.layer_pattern import compress_pattern
 from architectures.mixers.mamba2 import SSDConfig
+from architectures.pretrained.attention_keys import read_rope, rope_parameters, write_rope
 from architectures.pretrained.checkpoint import Blueprint, Checkpoint, required_value, supported_value
 from architectures.pretrained.hf_config import HFConfig
-from architectures.pretrained.rope_config import read_rope, rope_parameters, write_rope
 from architectures.pretrained.state_space.jamba import (
     common_keys,
     hybrid_blueprint,
@@ -22,8 +22,7 @@ from architectures.pretrained.state_space.jamba import (
 )
 from architectures.pretrained.state_space.mamba import times
 from architectures.pretrained.state_space.mamba2 import INFINITY, SSD_RULES, read_number
-from architectures.pretrained.tensor_rules import Rule
-from architectures.pretrained.transformer_rules import ATTENTION
+from architectures.pretrained.tensor_rules import ATTENTION, Rule
 
 DEFAULTS: HFConfig = {
     "num_key_value_heads": 8,

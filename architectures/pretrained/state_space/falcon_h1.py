@@ -13,8 +13,7 @@ from architectures.pretrained.state_space.bamba import DEFAULTS as BAMBA
 from architectures.pretrained.state_space.bamba import read_mamba2_hybrid, write_mamba2_hybrid
 from architectures.pretrained.state_space.jamba import hybrid_blueprint, hybrid_config, hybrid_rules
 from architectures.pretrained.state_space.mamba2 import SSD_RULES
-from architectures.pretrained.tensor_rules import Rule
-from architectures.pretrained.transformer_rules import ATTENTION
+from architectures.pretrained.tensor_rules import ATTENTION, Rule
 
 MULTIPLIERS: HFConfig = {
     "embedding_multiplier": 1.0,
@@ -58,13 +57,18 @@ class FalconH1(Checkpoint):
     def read_config(cls, hf: HFConfig) -> Blueprint:
         hf = DEFAULTS | hf
         supported_value(hf, "projectors_bias", hf["mamba_proj_bias"])
-        config = read_mamba2_hybrid(hf, ["attention+mamba2"], _channels(hf))
+        channels = hf["mamba_d_ssm"] or hf["mamba_expand"] * required_value(hf, "hidden_size")
+        config = read_mamba2_hybrid(hf, ["attention+mamba2"], channels)
         norm_order = "before_gate" if hf["mamba_norm_before_gate"] else "after_gate"
-        changes = {
-            "mamba2": replace(config.mamba2, norm=norm_order if hf["mamba_rms_norm"] else "none"),
-            "multipliers": _read_multipliers(hf),
-        }
-        return hybrid_blueprint(hf, replace(config, **changes))
+        mamba2 = replace(config.mamba2, norm=norm_order if hf["mamba_rms_norm"] else "none")
+        gate, down = hf["mlp_multipliers"] or MULTIPLIERS["mlp_multipliers"]
+        multipliers = MultipliersConfig(
+            gate=gate,
+            down=down,
+            mamba2_parts=list(hf["ssm_multipliers"] or MULTIPLIERS["ssm_multipliers"]),
+            **{name: hf[key] for key, name in NAMES.items()},
+        )
+        return hybrid_blueprint(hf, replace(config, mamba2=mamba2, multipliers=multipliers))
 
     @classmethod
     def write_config(cls, model: Backbone) -> HFConfig:
@@ -83,27 +87,9 @@ class FalconH1(Checkpoint):
     @classmethod
     def rules(cls, model: Backbone) -> list[Rule]:
         # The shared rules are for a layer with a single mixer.
-        attention = [replace(rule, ours=_inside(rule, 0)) for rule in ATTENTION]
+        attention = [
+            replace(rule, ours=tuple(name.replace("mixer.", "mixer.mixers.0.", 1) for name in rule.ours))
+            for rule in ATTENTION
+        ]
         mamba2 = [rule.within("mamba.", "mixer.mixers.1.") for rule in SSD_RULES]
         return hybrid_rules(model, {"attention+mamba2": [*attention, *mamba2]})
-
-
-def _channels(hf: HFConfig) -> int:
-    """Return the channels of Mamba-2."""
-    return hf["mamba_d_ssm"] or hf["mamba_expand"] * required_value(hf, "hidden_size")
-
-
-def _inside(rule: Rule, index: int) -> tuple[str, ...]:
-    """Return the parameters of a rule for a mixer that is one of multiple in parallel."""
-    return tuple(name.replace("mixer.", f"mixer.mixers.{index}.", 1) for name in rule.ours)
-
-
-def _read_multipliers(hf: HFConfig) -> MultipliersConfig:
-    """Return the factors of config.json."""
-    gate, down = hf["mlp_multipliers"] or MULTIPLIERS["mlp_multipliers"]
-    return MultipliersConfig(
-        gate=gate,
-        down=down,
-        mamba2_parts=list(hf["ssm_multipliers"] or MULTIPLIERS["ssm_multipliers"]),
-        **{name: hf[key] for key, name in NAMES.items()},
-    )

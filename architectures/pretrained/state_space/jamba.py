@@ -22,8 +22,7 @@ from architectures.pretrained.checkpoint import (
 from architectures.pretrained.decoders.moe import read_balance, write_balance
 from architectures.pretrained.hf_config import HFConfig
 from architectures.pretrained.state_space.mamba import SELECTIVE, times
-from architectures.pretrained.tensor_rules import Rule, Same, head, linear
-from architectures.pretrained.transformer_rules import ATTENTION, expert_rules
+from architectures.pretrained.tensor_rules import ATTENTION, Rule, Same, expert_rules, head, linear
 
 DEFAULTS: HFConfig = {
     "num_key_value_heads": 8,
@@ -105,7 +104,8 @@ class Jamba(Checkpoint):
                 num_experts=hf["num_experts"],
                 experts_per_token=hf["num_experts_per_tok"],
                 renormalise=False,
-                **read_balance(hf),
+                balance="all_layers",
+                balance_coefficient=read_balance(hf),
             ),
         )
         return hybrid_blueprint(hf, config)

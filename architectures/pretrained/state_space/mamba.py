@@ -1,8 +1,9 @@
-"""Mamba (Gu and Dao 2023, arXiv 2312.00752) as ``MambaForCausalLM``."""
+"""Mamba (Gu and Dao 2023, arXiv 2312.00752) and Falcon Mamba."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -141,3 +142,30 @@ def stack_rules(config: RecurrentStackConfig, mixer: Sequence[Rule]) -> list[Rul
         Same("backbone.norm_f.weight", ("final.weight",)),
         head("lm_head.weight", tied=config.tie_embeddings, table="embedding.weight"),
     ]
+
+
+class FalconMamba(MambaCheckpoint):
+    """``FalconMambaForCausalLM`` (Zuo et al. 2024, arXiv 2410.05355): inner norms without weights."""
+
+    model_types = ("falcon_mamba",)
+
+    @classmethod
+    def read_config(cls, hf: HFConfig) -> Blueprint:
+        plain = super().read_config(hf)
+        assert isinstance(plain.config, MambaConfig)
+        config = replace(
+            plain.config,
+            selection_norm=True,
+            selection_norm_weight=False,
+            selection_norm_eps=hf.get("mixer_rms_eps", 1e-6),
+        )
+        return replace(plain, config=config)
+
+    @classmethod
+    def write_config(cls, model: Backbone) -> HFConfig:
+        assert isinstance(model, Mamba)
+        return super().write_config(model) | {
+            "architectures": ["FalconMambaForCausalLM"],
+            "model_type": "falcon_mamba",
+            "mixer_rms_eps": model.config.selection_norm_eps or model.config.norm_eps,
+        }

@@ -2,6 +2,7 @@
 
 There an MLP or a mixture of experts (Nemotron 3) is a layer by itself; here it is the feed-forward of the
 mixer before it, which is the same.
+Nemotron 3 (NVIDIA 2025) has experts without gates, routed as in DeepSeek-V3.
 Time steps are raised to ``time_step_min`` always; their class does not, where it generates token by token.
 """
 
@@ -29,13 +30,7 @@ from architectures.pretrained.checkpoint import (
 from architectures.pretrained.hf_config import HFConfig
 from architectures.pretrained.state_space.jamba import hybrid_config
 from architectures.pretrained.state_space.mamba2 import SSD_RULES
-from architectures.pretrained.state_space.nemotron_experts import (
-    nemotron_expert_rules,
-    read_experts,
-    write_experts,
-)
-from architectures.pretrained.tensor_rules import Rule, Same, head, linear
-from architectures.pretrained.transformer_rules import ATTENTION
+from architectures.pretrained.tensor_rules import ATTENTION, Rule, Same, expert_rules, head, linear
 
 DEFAULTS: HFConfig = {
     "num_attention_heads": 32,
@@ -57,6 +52,19 @@ DEFAULTS: HFConfig = {
     "layer_norm_epsilon": 1e-5,
 }
 """Default values of keys in config.json."""
+EXPERTS: HFConfig = {
+    "n_routed_experts": 8,
+    "n_shared_experts": 1,
+    "moe_intermediate_size": 7688,
+    "moe_shared_expert_intermediate_size": 7688,
+    "moe_latent_size": None,
+    "num_experts_per_tok": 2,
+    "n_group": 1,
+    "topk_group": 1,
+    "norm_topk_prob": True,
+    "routed_scaling_factor": 1.0,
+}
+"""Default values of keys about experts."""
 MIXERS = {"linear_attention": "mamba2", "full_attention": "attention"}
 """Their types of layers that mix positions, and ours."""
 OLD = {"M": "linear_attention", "*": "full_attention", "-": "mlp", "E": "moe"}
@@ -105,7 +113,7 @@ class NemotronH(Checkpoint):
             feedforward=FeedForwardConfig(
                 activation=read_activation(hf, "mlp_hidden_act", "relu2"), gated=False, bias=hf["mlp_bias"]
             ),
-            experts=read_experts(hf) if "experts" in feedforwards else ExpertsConfig(),
+            experts=_read_experts(hf) if "experts" in feedforwards else ExpertsConfig(),
             mamba2=SSDConfig(
                 num_heads=hf["mamba_num_heads"],
                 head_dim=hf["mamba_head_dim"],
@@ -154,7 +162,7 @@ class NemotronH(Checkpoint):
             "use_bias": mamba2.bias,
             "time_step_min": mamba2.dt_floor,
             "chunk_size": mamba2.chunk,
-            **(write_experts(c) if "experts" in c.feedforward_types else {}),
+            **(_write_experts(c) if "experts" in c.feedforward_types else {}),
             "bos_token_id": None,
             "eos_token_id": None,
             "pad_token_id": None,
@@ -170,7 +178,7 @@ class NemotronH(Checkpoint):
         }
         feedforwards: dict[str, list[Rule]] = {
             "dense": [*linear("up_proj", "feedforward.up"), *linear("down_proj", "feedforward.down")],
-            "experts": nemotron_expert_rules(c.experts.num_experts),
+            "experts": _expert_rules(c.experts.num_experts),
         }
         rules: list[Rule] = [Same("backbone.embeddings.weight", ("embedding.tokens.weight",))]
         layer = 0
@@ -211,7 +219,7 @@ def _read_layers(hf: HFConfig) -> tuple[list[str], list[str]]:
         else:
             raise ValueError(
                 f"config.json: layers_block_type={types} is not supported, only {' and '.join(MIXERS)}, with "
-                "one mlp or moe at most behind each"
+                "one mlp or moe at most after each"
             )
     if not layers:
         raise ValueError("config.json: layers_block_type is missing")
@@ -227,3 +235,60 @@ def _write_layers(config: HybridConfig) -> list[str]:
             raise OtherLayersError(f"layers of {mixer}, only {', '.join(MIXERS.values())}")
         layers += [hf_types[kind] for kind in (mixer, feedforward) if kind != "none"]
     return layers
+
+
+def _read_experts(hf: HFConfig) -> ExpertsConfig:
+    """Return the settings of the experts. Raises ValueError for what has no counterpart here."""
+    hf = EXPERTS | hf
+    supported_value(hf, "moe_latent_size", None)
+    supported_value(hf, "mlp_bias", False, default=False)  # of the shared experts
+    width, shared = hf["moe_intermediate_size"], hf["moe_shared_expert_intermediate_size"]
+    if not shared or shared % width:
+        raise ValueError(
+            f"config.json: moe_shared_expert_intermediate_size={shared} is not supported, only multiples of "
+            f"moe_intermediate_size={width}"
+        )
+    return ExpertsConfig(
+        num_experts=hf["n_routed_experts"],
+        experts_per_token=hf["num_experts_per_tok"],
+        d_ff=width,
+        num_shared_experts=shared // width,
+        score="sigmoid",
+        renormalise=hf["norm_topk_prob"],
+        scaling=hf["routed_scaling_factor"],
+        num_groups=hf["n_group"],
+        groups_per_token=hf["topk_group"],
+        bias_rate=0.0,  # which training leaves as it is
+        balance_coefficient=0.0,  # their class has no balance loss
+    )
+
+
+def _write_experts(config: HybridConfig) -> HFConfig:
+    """Return the keys of the experts. Raises ValueError where there are none that all tokens share."""
+    e = config.experts
+    if not e.num_shared_experts:
+        raise ValueError("experts.num_shared_experts=0, there are always some")
+    if e.num_experts == e.num_groups:
+        raise ValueError(f"experts.num_groups={e.num_groups}, a group has at least two experts")
+    return {
+        "n_routed_experts": e.num_experts,
+        "num_experts_per_tok": e.experts_per_token,
+        "moe_intermediate_size": config.expert_width,
+        "moe_shared_expert_intermediate_size": e.num_shared_experts * config.expert_width,
+        "norm_topk_prob": e.renormalise,
+        "routed_scaling_factor": e.scaling,
+        "n_group": e.num_groups,
+        "topk_group": e.groups_per_token,
+    }
+
+
+def _expert_rules(count: int) -> list[Rule]:
+    """Return the rules of a layer of experts, which have no gate."""
+    names = {"up_proj": "up_XFD", "down_proj": "down_XDF"}
+    return [
+        Same("gate.weight", ("feedforward.router.weight",)),
+        Same("gate.e_score_correction_bias", ("feedforward.router.selection_X",)),
+        *expert_rules(count, "experts.{}", names),
+        Same("shared_experts.up_proj.weight", ("feedforward.shared.up.weight",)),
+        Same("shared_experts.down_proj.weight", ("feedforward.shared.down.weight",)),
+    ]

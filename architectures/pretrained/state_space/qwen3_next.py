@@ -15,6 +15,7 @@ from architectures.layers.block import BlockConfig
 from architectures.layers.layer_pattern import compress_pattern
 from architectures.layers.moe.config import ExpertsConfig
 from architectures.mixers.gated_deltanet import GatedDeltaConfig
+from architectures.pretrained.attention_keys import read_rope, rope_parameters, write_rope
 from architectures.pretrained.checkpoint import (
     Blueprint,
     Checkpoint,
@@ -23,13 +24,21 @@ from architectures.pretrained.checkpoint import (
     supported_value,
 )
 from architectures.pretrained.decoders.moe import read_balance, write_balance
-from architectures.pretrained.decoders.qwen_moe import count_shared_experts, read_sparse_layers
+from architectures.pretrained.decoders.qwen import count_shared_experts, read_sparse_layers
 from architectures.pretrained.hf_config import HFConfig
-from architectures.pretrained.rope_config import read_rope, rope_parameters, write_rope
 from architectures.pretrained.state_space.jamba import common_keys, hybrid_blueprint, hybrid_config
 from architectures.pretrained.state_space.mamba import CONVOLUTION
-from architectures.pretrained.tensor_rules import ByHead, Rule, Same, head, linear
-from architectures.pretrained.transformer_rules import ATTENTION, FEEDFORWARD, expert_rules, shared_rules
+from architectures.pretrained.tensor_rules import (
+    ATTENTION,
+    FEEDFORWARD,
+    ByHead,
+    Rule,
+    Same,
+    expert_rules,
+    head,
+    linear,
+    shared_rules,
+)
 
 DEFAULTS: HFConfig = {
     "intermediate_size": 5632,
@@ -107,6 +116,7 @@ class Qwen3Next(Checkpoint):
             )
         sparse = hf["num_experts"] > 0
         rope = read_rope(hf, max_length=hf["max_position_embeddings"])
+        rotated = rope_parameters(hf).get("partial_rotary_factor", hf.get("partial_rotary_factor", ROTATED))
         config = HybridConfig(
             d_model=width,
             d_ff=hf["intermediate_size"],
@@ -126,7 +136,7 @@ class Qwen3Next(Checkpoint):
                 output_gate=True,
                 dropout=hf["attention_dropout"],
             ),
-            positions=replace(rope, fraction=_rotated(hf)),
+            positions=replace(rope, fraction=1.0 if rotated is None else rotated),
             gated_deltanet=GatedDeltaConfig(
                 num_heads=hf["linear_num_key_heads"],
                 num_value_heads=hf["linear_num_value_heads"],
@@ -166,7 +176,15 @@ class Qwen3Next(Checkpoint):
     @classmethod
     def rules(cls, model: Backbone) -> list[Rule]:
         c = hybrid_config(model)
-        mixers = {"attention": _attention_rules(c), "gated_deltanet": _delta_rules(c)}
+        # The gate of a head is stored after its queries.
+        gated = [
+            ByHead(
+                f"self_attn.q_proj.{part}", (f"mixer.q.{part}", f"mixer.gate.{part}"), c.attention.num_heads
+            )
+            for part in ("weight", "bias")
+        ]
+        ungated = [rule for rule in ATTENTION if not rule.theirs.startswith("self_attn.q_proj")]
+        mixers = {"attention": [*gated, *ungated], "gated_deltanet": _delta_rules(c)}
         experts = [
             Same("mlp.gate.weight", ("feedforward.router.weight",)),
             Same("mlp.shared_expert_gate.weight", ("feedforward.shared_gate.weight",)),
@@ -192,12 +210,6 @@ def _read_layers(hf: HFConfig, count: int) -> list[str]:
     return compress_pattern([MIXERS[kind] for kind in types])
 
 
-def _rotated(hf: HFConfig) -> float:
-    """Return the fraction of each head that is rotated."""
-    fraction = rope_parameters(hf).get("partial_rotary_factor", hf.get("partial_rotary_factor", ROTATED))
-    return 1.0 if fraction is None else fraction
-
-
 def _read_experts(hf: HFConfig) -> ExpertsConfig:
     return ExpertsConfig(
         num_experts=hf["num_experts"],
@@ -206,7 +218,8 @@ def _read_experts(hf: HFConfig) -> ExpertsConfig:
         renormalise=hf["norm_topk_prob"],
         num_shared_experts=count_shared_experts(hf),
         shared_gate=True,
-        **read_balance(hf),
+        balance="all_layers",
+        balance_coefficient=read_balance(hf),
     )
 
 
@@ -227,16 +240,6 @@ def _write_experts(config: HybridConfig) -> HFConfig:
         "norm_topk_prob": experts.renormalise,
         **write_balance(experts),
     }
-
-
-def _attention_rules(config: HybridConfig) -> list[Rule]:
-    """Return the rules of gated attention: the gate of a head is stored after its queries."""
-    heads = config.attention.num_heads
-    both = [
-        ByHead(f"self_attn.q_proj.{part}", (f"mixer.q.{part}", f"mixer.gate.{part}"), heads)
-        for part in ("weight", "bias")
-    ]
-    return [*both, *(rule for rule in ATTENTION if not rule.theirs.startswith("self_attn.q_proj"))]
 
 
 def _delta_rules(config: HybridConfig) -> list[Rule]:

@@ -119,7 +119,7 @@ DAMAGE: dict[str, tuple[Change, str]] = {
     "true layers": (config(num_hidden_layers=True), "num_hidden_layers=True must be a whole number"),
     "many layers": (
         config(num_hidden_layers=100_000),
-        "it says 100000 layers, the folder has 21 tensors",
+        "it has 100000 layers, the folder 21 tensors",
     ),
     "no heads": (config(num_attention_heads=0), "num_attention_heads"),
     "heads that do not divide": (config(num_key_value_heads=3), "num_key_value_heads=3"),
@@ -133,7 +133,7 @@ DAMAGE: dict[str, tuple[Change, str]] = {
     "activation of a number": (config(hidden_act=3), "hidden_act=3 is not supported"),
     "quantized": (config(quantization_config={"bits": 4}), "quantization_config is not supported: write"),
     "not causal": (config(is_causal=False), "is_causal=False is not supported"),
-    "larger vocabulary": (config(vocab_size=12), r"of another shape than config.json says: .*\(11, 16\)"),
+    "larger vocabulary": (config(vocab_size=12), r"of another shape than in config.json: .*\(11, 16\)"),
     "no weights": (lambda folder: (folder / WEIGHTS).unlink(), "there is no model.safetensors"),
     "empty weights": (lambda folder: (folder / WEIGHTS).write_bytes(b""), "not a safetensors file"),
     "weights cut off": (cut, "is not a safetensors file"),

@@ -92,7 +92,7 @@ def test_refuses_two_token_tables(tmp_path: Path) -> None:
     [
         ("encoder_attention_heads", 0, "encoder_attention_heads=0 must be at least 1"),
         ("encoder_attention_heads", 7, "d_model=30 must be a positive multiple of 7"),
-        ("encoder_ffn_dim", 36, r"of another shape than config.json says: model.encoder.layers.0.fc1"),
+        ("encoder_ffn_dim", 36, r"of another shape than in config.json: model.encoder.layers.0.fc1"),
     ],
 )
 def test_impossible_sides_are_named(key: str, value: int, message: str, tmp_path: Path) -> None:

@@ -95,7 +95,7 @@ def test_gates_begin_as_theirs(tmp_path: Path) -> None:
         ({"qk_dim_factor": "1"}, "qk_dim_factor='1' must be a positive number"),
         ({"gate_soft_cap": -1.0}, "gate_soft_cap=-1.0 must be positive, or null"),
         ({"ffn_round_up_to_multiple_of": 0}, "ffn_round_up_to_multiple_of=0 must be positive"),
-        ({"num_blocks": 10**5, "num_hidden_layers": 10**5}, "it says 100000 layers"),
+        ({"num_blocks": 10**5, "num_hidden_layers": 10**5}, "it has 100000 layers"),
     ],
 )
 def test_settings_without_counterpart_are_named(change: Any, message: str, tmp_path: Path) -> None:

@@ -1,23 +1,30 @@
-"""Gemma 2 (arXiv 2408.00118): norms on both sides, soft caps, local and global layers in turn."""
+"""Gemma 2 (arXiv 2408.00118) and Gemma 3, its text model (arXiv 2503.19786)."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from architectures.backbone import Backbone
 from architectures.backbones.transformer import HeadConfig
 from architectures.layers.attention.config import AttentionConfig
 from architectures.layers.block import BlockConfig
 from architectures.layers.embedding import EmbeddingConfig
-from architectures.pretrained.checkpoint import supported_value
+from architectures.layers.positions import PositionsConfig
+from architectures.pretrained.attention_keys import (
+    attention_types,
+    read_layer_rope,
+    read_layer_types,
+    write_layer_rope,
+    write_layer_types,
+)
+from architectures.pretrained.checkpoint import required_value, supported_value
 from architectures.pretrained.decoders.llama import LlamaLike, check_width, decoder_config
 from architectures.pretrained.hf_config import HFConfig
-from architectures.pretrained.sliding_window import read_layer_types, write_layer_types
 
 
 class Gemma2(LlamaLike):
-    """``Gemma2ForCausalLM``."""
+    """``Gemma2ForCausalLM``: norms on both sides, soft caps, local and global layers in turn."""
 
     model_types = ("gemma2",)
     architecture = "Gemma2ForCausalLM"
@@ -34,7 +41,7 @@ class Gemma2(LlamaLike):
     }
     block = BlockConfig(norm="rmsnorm_offset", placement="sandwich")
     embedding = EmbeddingConfig(scale=True)
-    norms: ClassVar[dict[str, Any]] = {
+    norms: ClassVar[dict[str, str]] = {
         "input_layernorm": "mixer_residual.before",
         "post_attention_layernorm": "mixer_residual.after",
         "pre_feedforward_layernorm": "feedforward_residual.before",
@@ -69,3 +76,36 @@ class Gemma2(LlamaLike):
             "attn_logit_softcapping": c.attention.softcap,
             "final_logit_softcapping": c.head.softcap,
         }
+
+
+class Gemma3(Gemma2):
+    """``Gemma3ForCausalLM``: Gemma 2 with norms of q and k instead of soft caps."""
+
+    model_types = ("gemma3_text",)
+    architecture = "Gemma3ForCausalLM"
+    defaults: ClassVar[HFConfig] = Gemma2.defaults | {
+        "attn_logit_softcapping": None,
+        "final_logit_softcapping": None,
+        "sliding_window_pattern": 6,  # every sixth layer is global
+    }
+
+    @classmethod
+    def read_attention(cls, hf: HFConfig) -> AttentionConfig:
+        if hf.get("layer_types") is None:
+            every, count = hf["sliding_window_pattern"], required_value(hf, "num_hidden_layers")
+            kinds = {"local": "sliding_attention", "global": "full_attention"}
+            local = attention_types((layer + 1) % every != 0 for layer in range(count))
+            hf = hf | {"layer_types": [kinds[kind] for kind in local]}
+        # A soft cap of the scores may be in config.json, and is not read there.
+        return replace(super().read_attention(hf), qk_norm="head", softcap=None)
+
+    @classmethod
+    def read_positions(cls, hf: HFConfig) -> PositionsConfig:
+        length = required_value(hf, "max_position_embeddings")
+        base, local = hf.get("rope_theta", 1e6), hf.get("rope_local_base_freq", 1e4)
+        return read_layer_rope(hf, max_length=length, base=base, local_base=local)
+
+    @classmethod
+    def write_config(cls, model: Backbone) -> HFConfig:
+        hf = super().write_config(model)
+        return hf | {"rope_parameters": write_layer_rope(decoder_config(model).positions, hf["head_dim"])}

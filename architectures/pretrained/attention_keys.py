@@ -1,14 +1,50 @@
-"""Rotary positions in config.json: ``rope_parameters``, and ``rope_theta`` and ``rope_scaling`` before it."""
+"""Keys of config.json about attention: local and global layers (``layer_types``), and rotary positions.
+
+Rotary positions are in ``rope_parameters``, in older files in ``rope_theta`` and ``rope_scaling``.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any
 
+from architectures.layers.attention.config import AttentionConfig
+from architectures.layers.layer_pattern import compress_pattern, expand_pattern
 from architectures.layers.positions import PositionsConfig, Rotary, RotaryScaling
 from architectures.pretrained.hf_config import HFConfig
-from architectures.pretrained.sliding_window import TYPES
+
+TYPES = {"full_attention": "global", "sliding_attention": "local"}
+"""Hugging Face's names of attention layers, and ours."""
+
+
+def read_layer_types(hf: HFConfig, *, default: list[str]) -> list[str]:
+    """Return the pattern of global and local layers; ``default`` where config.json does not list them.
+
+    Raises:
+        ValueError: names a type of layer that does not exist here.
+    """
+    types = hf.get("layer_types")
+    if types is None:
+        return compress_pattern(default)
+    unknown = sorted(set(types) - set(TYPES))
+    if unknown:
+        raise ValueError(
+            f"config.json: layer_types has {', '.join(unknown)}, supported are {', '.join(TYPES)}"
+        )
+    return compress_pattern([TYPES[kind] for kind in types])
+
+
+def attention_types(is_local: Iterable[bool]) -> list[str]:
+    """Return the type of each attention layer."""
+    return ["local" if local else "global" for local in is_local]
+
+
+def write_layer_types(attention: AttentionConfig, num_layers: int) -> list[str]:
+    """Return the ``layer_types`` of config.json: the type of each layer."""
+    hf_types = {layer_type: name for name, layer_type in TYPES.items()}
+    return [hf_types[kind] for kind in expand_pattern(attention.layers, num_layers)]
+
 
 LLAMA3 = {"low_freq_factor": "low_frequency", "high_freq_factor": "high_frequency"}
 YARN = {"beta_fast": "beta_fast", "beta_slow": "beta_slow"}
@@ -48,22 +84,17 @@ def _read_scaling(rope: HFConfig, max_length: int) -> RotaryScaling:
     original = int(rope.get("original_max_position_embeddings") or max_length)
     factor = float(rope.get("factor") or max_length / original)
     names = {"linear": {}, "llama3": LLAMA3, "yarn": YARN}[kind]
-    values: dict[str, Any] = {
-        setting: float(rope[key]) for key, setting in names.items() if rope.get(key) is not None
-    }
-    if kind == "yarn":
-        values["attention_factor"] = _attention_factor(rope, factor)
-        values["truncate"] = rope.get("truncate", True)
-    return RotaryScaling(kind=kind, factor=factor, original_length=original, **values)
-
-
-def _attention_factor(rope: HFConfig, factor: float) -> float:
-    """Return YaRN's factor of sines and cosines, which DeepSeek gives as a quotient of two."""
+    values = {setting: float(rope[key]) for key, setting in names.items() if rope.get(key) is not None}
+    scaling = RotaryScaling(kind=kind, factor=factor, original_length=original, **values)
+    if kind != "yarn":
+        return scaling
+    # YaRN's factor of sines and cosines, which DeepSeek gives as a quotient of two.
+    attention_factor = yarn_mscale(factor, 1.0)
     if rope.get("attention_factor") is not None:
-        return float(rope["attention_factor"])
-    if rope.get("mscale") and rope.get("mscale_all_dim"):
-        return yarn_mscale(factor, rope["mscale"]) / yarn_mscale(factor, rope["mscale_all_dim"])
-    return yarn_mscale(factor, 1.0)
+        attention_factor = float(rope["attention_factor"])
+    elif rope.get("mscale") and rope.get("mscale_all_dim"):
+        attention_factor = yarn_mscale(factor, rope["mscale"]) / yarn_mscale(factor, rope["mscale_all_dim"])
+    return replace(scaling, attention_factor=attention_factor, truncate=rope.get("truncate", True))
 
 
 def yarn_mscale(factor: float, mscale: float) -> float:
