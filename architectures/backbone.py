@@ -5,7 +5,7 @@ logits, independent of tasks, losses, optimizers and Hydra. Before it
 is trained it answers four questions:
 
 * what can it do?                      ``capabilities``
-* how many parameters has it, where?   ``parameters_by_part()``
+* how many parameters does it have?    ``parameters_by_part()``
 * what does a forward pass cost?       ``sequence_flops(length)``
 * how large is its decoding state?     ``state_bytes(length)``
 
@@ -137,10 +137,10 @@ class ModelInputs:
     them from ``tokens_BT``."""
 
     def refuse(self, model: str, *names: str) -> None:
-        """Raise ValueError where one of these inputs is given to a model that does not take it."""
+        """Raise ValueError where one of these inputs is given to a model that does not accept it."""
         for name in names:
             if getattr(self, name) is not None:
-                raise ValueError(f"{model} does not take {name}")
+                raise ValueError(f"{model} does not accept {name}")
 
 
 @dataclass(kw_only=True)
@@ -257,7 +257,7 @@ class BackboneConfig:
 class Backbone(nn.Module, ABC):
     """Base class of all architectures. Subclasses set ``Config`` and ``capabilities``.
 
-    The token embedding must be registered in ``embedding`` (a module holding
+    The token embedding must be registered in ``embedding`` (a module with
     every table), the vocabulary projection in ``head``; the rest is body.
     """
 
@@ -337,11 +337,11 @@ class Backbone(nn.Module, ABC):
         read_BL = pad_sequence(rows, batch_first=True)
         with torch.no_grad():
             logits_BLV = self(read_BL).logits_BTV
-        first_B1 = torch.tensor(state.lengths, device=read_BL.device)[:, None]
-        place_BT = (first_B1 + torch.arange(num_new, device=read_BL.device)).clamp(max=read_BL.shape[1] - 1)
+        start_B1 = torch.tensor(state.lengths, device=read_BL.device)[:, None]
+        index_BT = (start_B1 + torch.arange(num_new, device=read_BL.device)).clamp(max=read_BL.shape[1] - 1)
         state.layers = [read_BL]
         state.lengths = [length + count for length, count in zip(state.lengths, counts, strict=True)]
-        return logits_BLV.gather(1, place_BT[..., None].expand(-1, -1, logits_BLV.shape[-1]))
+        return logits_BLV.gather(1, index_BT[..., None].expand(-1, -1, logits_BLV.shape[-1]))
 
     def denoise(self, tokens_BT: Tensor, state: DecodingState) -> Tensor:
         """Return the logits (B, T, V) of the next, still noisy block of each row; the state does not
@@ -436,12 +436,12 @@ def to_device(x: Tensor, device: torch.device) -> Tensor:
 def check_padding(name: str, valid_BJ: Tensor | None) -> None:
     """Raise ValueError for padding on the left or inside, where positions would be guessed.
 
-    Only masks in CPU memory are checked: others would need a synchronization.
+    Only masks in CPU memory are checked: a check of other masks would need a synchronization.
     """
     if valid_BJ is None or valid_BJ.device.type != "cpu" or torch.compiler.is_compiling():
         return
     if type(valid_BJ) is Tensor and (valid_BJ[:, 1:] & ~valid_BJ[:, :-1]).any():
-        raise ValueError(f"{name}: padding must stand on the right of each row: move it there")
+        raise ValueError(f"{name}: padding must be on the right of each row: move it there")
 
 
 def _read_out(module: nn.Module, args: Any, kwargs: dict[str, Any], output: Output) -> None:
@@ -463,7 +463,7 @@ def linear_flops(module: nn.Module, tokens: int) -> int:
 def no_source(source_BS: Tensor | None, name: str) -> None:
     """Raise ValueError where a source is given and there is no encoder."""
     if source_BS is not None:
-        raise ValueError(f"{name} has no encoder: it takes tokens only, not a source")
+        raise ValueError(f"{name} has no encoder: it accepts tokens only, not a source")
 
 
 @torch.no_grad()
@@ -471,7 +471,7 @@ def init_normal(module: nn.Module) -> None:
     """Draw linear weights from N(0, 1/fan_in), embeddings from N(0, EMBEDDING_STD^2); biases become zero.
 
     The width enters so that small and large models start with signals of the
-    same size; a fixed 0.02, right near d_model 2500, all but silences width 100.
+    same size; a fixed 0.02 fits d_model near 2500, and makes signals of width 100 tiny.
     """
     for part in module.modules():
         if isinstance(part, nn.Linear):

@@ -23,7 +23,7 @@ from machine import Page, add_outputs, as_markdown, machine_line, read_arguments
 from torch import Tensor
 
 from architectures.kernels.attention import blockwise
-from architectures.kernels.cpu.attention_ops import cpp_attention, seen_keys
+from architectures.kernels.cpu.transformer_ops import cpp_attention, seen_keys
 from architectures.layers.attention.functional import Scores, attend, attention_mask
 
 WARM = 2

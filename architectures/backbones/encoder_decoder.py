@@ -47,13 +47,12 @@ from architectures.kernels.cpu.decode.dispatch import (
 )
 from architectures.kernels.pointwise import path
 from architectures.layers.attention.multi_head import CrossAttention
-from architectures.layers.block import Auxiliary, Block, add_losses, feedforwards
+from architectures.layers.block import Auxiliary, Block, add_losses, feedforwards, join_layers
 from architectures.layers.context import Context
 from architectures.layers.cross_attention_block import CrossAttentionBlock
 from architectures.layers.embedding import Embedding
 from architectures.layers.feedforward import FeedForwardConfig
 from architectures.layers.layer_pattern import check_pattern, expand_pattern
-from architectures.layers.moe.balance_loss import join_layers
 from architectures.layers.normalization import for_products, make_norm
 from architectures.layers.positions import PositionsConfig
 

@@ -35,10 +35,9 @@ from architectures.kernels.cpu.decode.dispatch import (
     decoding_path,
     select_decode_steps,
 )
-from architectures.layers.block import Block, FeedForward, Mixer, add_losses, feedforwards
+from architectures.layers.block import Block, FeedForward, Mixer, add_losses, feedforwards, join_layers
 from architectures.layers.canon import check_letters
 from architectures.layers.context import Context
-from architectures.layers.moe.balance_loss import join_layers
 from architectures.layers.normalization import RMSNorm
 
 

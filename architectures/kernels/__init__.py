@@ -1,1 +1,1 @@
-"""Faster ways to compute what the layers mean, and the choice between them."""
+"""Fast implementations of the operations of layers, and the selection among them."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from architectures.kernels.cpu.attention_ops import SeenKeys, cpp_attention, seen_keys
+from architectures.kernels.cpu.transformer_ops import SeenKeys, cpp_attention, seen_keys
 from architectures.kernels.cpu.where import NEVER, AttentionRule, attention_rule
 from architectures.kernels.pointwise import path
 

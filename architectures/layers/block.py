@@ -21,6 +21,8 @@ from architectures.layers.normalization import NORMS, MakeNorm, for_products
 
 Auxiliary = dict[str, Tensor]
 
+BALANCE_SUMS = "balance_sums"
+"""Name of what layers of experts add up for ``join_layers``, among their losses."""
 PLACEMENTS = ("pre", "post", "sandwich", "output")
 
 
@@ -187,6 +189,17 @@ def add_losses(total: Auxiliary, more: Auxiliary) -> None:
     """Add the losses of one more layer to those of the layers before, by name."""
     for name, value in more.items():
         total[name] = total[name] + value if name in total else value
+
+
+def join_layers(losses: Auxiliary, sequences: int) -> None:
+    """Replace ``balance_sums``, added up over layers, by the balance loss X sum_x f_x P_x, for each sequence.
+
+    f_x and P_x are those of ``router.balance_loss`` over the tokens of the batch in all layers, as in
+    ``load_balancing_loss_func`` of transformers: K is perfect balance.
+    """
+    if BALANCE_SUMS in losses:
+        chosen_X, weighted_X, tokens_X = losses.pop(BALANCE_SUMS)
+        losses["balance"] = sequences * (chosen_X * weighted_X / tokens_X.clamp_min(1).square()).sum()
 
 
 def feedforwards(model: nn.Module) -> Iterator[FeedForward]:

@@ -26,10 +26,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from architectures.kernels.cpu import build, where
-from architectures.kernels.cpu.attention_ops import cpp_attention
 from architectures.kernels.cpu.mamba_ops import cpp_finish
 from architectures.kernels.cpu.transformer_ops import (
     cpp_activation,
+    cpp_attention,
     cpp_cross_entropy,
     cpp_rms_norm,
     cpp_rotate,

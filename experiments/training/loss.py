@@ -1,7 +1,7 @@
 """The training loss, and its anomalies: steps that are not finite are skipped or end the run; spikes count.
 
 The loss is that of the objective plus auxiliary losses of the backbone, such as the load-balancing loss of a
-mixture of experts (``architectures.layers.moe.balance_loss``).
+mixture of experts (``architectures.layers.moe.router``).
 """
 
 from __future__ import annotations

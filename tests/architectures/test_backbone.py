@@ -149,6 +149,6 @@ def test_padding_on_the_left_is_refused() -> None:
     model = Decoder(DecoderConfig(d_model=16, num_layers=1), vocab_size=11, max_length=8)
     tokens_BT = torch.ones(2, 4, dtype=torch.long)
     valid_BT = torch.tensor([[True] * 4, [False, True, True, True]])
-    with pytest.raises(ValueError, match="valid_BT: padding must stand on the right of each row"):
+    with pytest.raises(ValueError, match="valid_BT: padding must be on the right of each row"):
         model(tokens_BT, valid_BT=valid_BT)
     model(tokens_BT, valid_BT=valid_BT.flip(1))

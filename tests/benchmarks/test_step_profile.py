@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile, record_function
 
-from architectures.kernels.cpu.attention_ops import cpp_attention
+from architectures.kernels.cpu.transformer_ops import cpp_attention
 from tests import ROOT
 
 FOLDER = ROOT / "benchmarks"

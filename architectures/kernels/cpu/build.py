@@ -51,11 +51,11 @@ def switched_off(reason: str) -> Iterator[None]:
 
 def problem() -> str:
     """Return the reason why the kernels cannot run, empty where they can; build them if needed."""
-    return _off or _own_problem()
+    return _off or _build_problem()
 
 
 @functools.cache
-def _own_problem() -> str:
+def _build_problem() -> str:
     """Return the reason why the kernels cannot be built or loaded on this machine."""
     try:
         library()
@@ -105,23 +105,20 @@ def shared_library(
     Raises:
         OSError, subprocess.SubprocessError: as ``library``.
     """
-    compiler, version = _compiler()
+    compilers = [path for compiler in COMPILERS if (path := shutil.which(compiler))]
+    if not compilers:
+        raise OSError(f"no C++ compiler ({', '.join(COMPILERS)}) on the path")
+    compiler = compilers[0]
+    version = subprocess.run([compiler, "--version"], capture_output=True, check=True, timeout=SECONDS).stdout
     digest = hashlib.sha256(repr((compiler, flags, links, processor())).encode() + version)
     for source in (*sources, *headers):
         digest.update(repr((source.name, source.read_bytes())).encode())
-    built = _folder() / f"{name}-{digest.hexdigest()[:24]}.so"
+    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "archbench"
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    built = folder / f"{name}-{digest.hexdigest()[:24]}.so"
     if not built.exists():
         _build(compiler, sources, built, flags, links)
     return built
-
-
-def _compiler() -> tuple[str, bytes]:
-    """Return the path of the compiler and its output about its version."""
-    compilers = [path for name in COMPILERS if (path := shutil.which(name))]
-    if not compilers:
-        raise OSError(f"no C++ compiler ({', '.join(COMPILERS)}) on the path")
-    command = [compilers[0], "--version"]
-    return compilers[0], subprocess.run(command, capture_output=True, check=True, timeout=SECONDS).stdout
 
 
 Argument = Tensor | int | float | ctypes.Structure | None
@@ -159,12 +156,6 @@ def processor() -> str:
         return f"{platform.machine()} {platform.processor()}"
     telling = ("model name", "flags", "CPU part", "Features")
     return " ".join(sorted({line for line in lines if line.startswith(telling)}))
-
-
-def _folder() -> Path:
-    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "archbench"
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    return folder
 
 
 def _build(

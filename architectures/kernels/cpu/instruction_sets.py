@@ -49,7 +49,7 @@ INSTRUCTION_SETS = {
         flag="-march=x86-64", processor="sse2", pytorch="default", mkl="SSE4_2", onednn="SSE41"
     ),
 }
-"""Those that can be forced, all of x86-64. The kernels say which set they are compiled for: one of these,
+"""Those that can be forced, all of x86-64. The kernels report which set they are compiled for: one of these,
 ``neon`` or ``other``."""
 
 
@@ -77,7 +77,12 @@ def compiler_flag() -> str:
 
 def runs_here(name: str) -> bool:
     """Return True where the processor has an instruction set."""
-    return INSTRUCTION_SETS[name].processor in _processor_flags()
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return False
+    flags = next((line.split() for line in lines if line.startswith("flags")), [])
+    return INSTRUCTION_SETS[name].processor in flags
 
 
 def environment(name: str) -> dict[str, str]:
@@ -104,14 +109,6 @@ def check_libraries() -> None:
     name, capability = forced(), torch.backends.cpu.get_cpu_capability()
     if name != NATIVE and capability != INSTRUCTION_SETS[name].pytorch.upper():
         raise RuntimeError(f"{VARIABLE}={name}, but PyTorch uses {capability}: set what {__spec__.name} sets")
-
-
-def _processor_flags() -> set[str]:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return set()
-    return next((set(line.split()) for line in lines if line.startswith("flags")), set())
 
 
 def main(arguments: Sequence[str]) -> None:

@@ -15,8 +15,14 @@ from torch import Tensor, nn
 from architectures.kernels.pointwise import path
 from architectures.layers.attention.config import AttentionConfig
 from architectures.layers.attention.functional import Once, Scores, attend, attention_mask, without_cudnn
-from architectures.layers.attention.kv_cache import EMPTY, Cache, ContiguousCache, Int8Cache, RingCache
-from architectures.layers.attention.paged_kv_cache import PagedCache
+from architectures.layers.attention.kv_cache import (
+    EMPTY,
+    Cache,
+    ContiguousCache,
+    Int8Cache,
+    PagedCache,
+    RingCache,
+)
 from architectures.layers.block import Mixer
 from architectures.layers.context import Context
 
@@ -138,12 +144,19 @@ class SoftmaxAttention(Mixer):
     def _attend_unpadded(self, q_BHTE: Tensor, k_BGTE: Tensor, v_BGTF: Tensor, context: Context) -> Tensor:
         """Attend within each document, without computing pairs that are masked."""
         assert context.lengths is not None
+
+        def document_context(length: int) -> Context:
+            positions_1T = torch.arange(length, device=q_BHTE.device)[None]
+            return Context(positions_BT=positions_1T, score_bias=context.score_bias)
+
         parts = zip(*(x.split(context.lengths, dim=2) for x in (q_BHTE, k_BGTE, v_BGTF)), strict=True)
         pieces = []
         with without_cudnn(q_BHTE):
             for q, k, v in parts:
-                alone = context.once(("alone", q.shape[2]), lambda q=q: _alone(q, context.score_bias))  # type: ignore[misc]
-                pieces.append(self.attend_whole(q, k, v, alone))
+                document = context.once(
+                    ("document", q.shape[2]), functools.partial(document_context, q.shape[2])
+                )
+                pieces.append(self.attend_whole(q, k, v, document))
         return torch.cat(pieces, dim=2)
 
     def _mask(self, context: Context, window: int | None) -> Tensor:
@@ -201,9 +214,3 @@ class SoftmaxAttention(Mixer):
             return near * (near + 1) // 2 + (length - near) * near
         reach = min(self.window // 2, length - 1)
         return length * (2 * reach + 1) - reach * (reach + 1)
-
-
-def _alone(x_BHTE: Tensor, score_bias: nn.Module | None) -> Context:
-    """The context of one document by itself."""
-    positions_1T = torch.arange(x_BHTE.shape[2], device=x_BHTE.device)[None]
-    return Context(positions_BT=positions_1T, score_bias=score_bias)

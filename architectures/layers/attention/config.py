@@ -96,10 +96,7 @@ class AttentionConfig:
             if value is not None and value <= 0:
                 raise ValueError(f"attention.{name}={value} must be positive, or null")
         if not 0 <= self.dropout < 1:
-            raise ValueError(f"attention.dropout={self.dropout} must lie in [0, 1)")
-        self._check_combinations()
-
-    def _check_combinations(self) -> None:
+            raise ValueError(f"attention.dropout={self.dropout} must be in [0, 1)")
         if self.kernel == "flex" and (self.sinks or self.dropout):
             raise ValueError("attention.kernel=flex has neither sinks nor dropout: choose another kernel")
         if self.kernel == "sdpa" and self.softcap is not None:

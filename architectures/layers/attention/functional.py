@@ -102,8 +102,10 @@ def attend(
         return _with_sink(q_BHTE, k_BGSE, v_BGSF, scores, causal, mask, bias, sink_H)
     if bias is not None:
         bias = bias.to(q_BHTE.dtype)
-        if _by_products(q_BHTE, k_BGSE, scores, mask, bias):
-            return _products(q_BHTE, k_BGSE, v_BGSF, scores, mask, bias)
+        if _is_bias_trained_on_cpu(q_BHTE, k_BGSE, scores, mask, bias):
+            bias = bias if mask is None else bias.masked_fill(~mask, -math.inf)
+            score_BHTS = ((scores.scale * q_BHTE) @ k_BGSE.transpose(-2, -1)).add_(bias)
+            return score_BHTS.softmax(-1) @ v_BGSF
         mask = bias if mask is None else bias.masked_fill(~mask, -math.inf)
     plain = mask is None and q_BHTE.shape[2] == k_BGSE.shape[2] and q_BHTE.shape[2] > 1
     with contextlib.nullcontext() if plain else without_cudnn(q_BHTE):
@@ -162,8 +164,10 @@ def reference(
         return (weight_BHTS @ v_BHSF).to(q_BHTE.dtype)
 
 
-def _by_products(q_BHTE: Tensor, k_BGSE: Tensor, scores: Scores, mask: Tensor | None, bias: Tensor) -> bool:
-    """Return True where a bias is trained on a CPU. No fused kernel of PyTorch can do that there.
+def _is_bias_trained_on_cpu(
+    q_BHTE: Tensor, k_BGSE: Tensor, scores: Scores, mask: Tensor | None, bias: Tensor
+) -> bool:
+    """Return True for plain products: no fused kernel of PyTorch trains a bias on a CPU.
 
     PyTorch's alternative supports queries without keys, at the cost of more passes over all scores. Where
     there are none, plain products are faster. ``device.kernels=torch`` does not use them, nor do other
@@ -174,16 +178,6 @@ def _by_products(q_BHTE: Tensor, k_BGSE: Tensor, scores: Scores, mask: Tensor | 
     if not bias.requires_grad or scores.dropout or q_BHTE.shape[1] != k_BGSE.shape[1]:
         return False
     return mask is None or bool(mask.any(-1).all())
-
-
-def _products(
-    q_BHTE: Tensor, k_BGSE: Tensor, v_BGSF: Tensor, scores: Scores, mask: Tensor | None, bias: Tensor
-) -> Tensor:
-    """Attention of queries that may all look somewhere."""
-    if mask is not None:
-        bias = bias.masked_fill(~mask, -math.inf)
-    score_BHTS = ((scores.scale * q_BHTE) @ k_BGSE.transpose(-2, -1)).add_(bias)
-    return score_BHTS.softmax(-1) @ v_BGSF
 
 
 def _with_sink(

@@ -13,7 +13,7 @@ DISPATCHES = ("auto", "grouped", "loop", "padded", "reference")
 
 @dataclass(frozen=True, kw_only=True)
 class ExpertsConfig:
-    """The feed-forwards with the letter E. Their activation and gate are those of ``feedforward``.
+    """The feed-forwards of type ``experts``. Their activation and gate are those of ``feedforward``.
     The defaults are Mixtral's (Jiang et al. 2024, arXiv 2401.04088)."""
 
     num_experts: int = 4
@@ -78,7 +78,7 @@ class ExpertsConfig:
     def __post_init__(self) -> None:
         if not 1 <= self.experts_per_token <= self.num_experts:
             raise ValueError(
-                f"experts.experts_per_token={self.experts_per_token} must lie between 1 and "
+                f"experts.experts_per_token={self.experts_per_token} must be between 1 and "
                 f"experts.num_experts={self.num_experts}"
             )
         for name, valid in (
@@ -100,7 +100,7 @@ class ExpertsConfig:
         if self.bias_rate is not None and self.bias_rate < 0:
             raise ValueError(f"experts.bias_rate={self.bias_rate} must not be negative; null for no bias")
         if not 0 <= self.jitter < 1:
-            raise ValueError(f"experts.jitter={self.jitter} must lie in [0, 1)")
+            raise ValueError(f"experts.jitter={self.jitter} must be in [0, 1)")
         if self.scaling <= 0:
             raise ValueError(f"experts.scaling={self.scaling} must be positive")
         if self.shared_gate and not self.num_shared_experts:
@@ -116,7 +116,7 @@ class ExpertsConfig:
             )
         if not 1 <= chosen <= groups:
             raise ValueError(
-                f"experts.groups_per_token={chosen} must lie between 1 and experts.num_groups={groups}"
+                f"experts.groups_per_token={chosen} must be between 1 and experts.num_groups={groups}"
             )
         if self.experts_per_token > chosen * (self.num_experts // groups):
             raise ValueError(
@@ -133,6 +133,6 @@ class ExpertsConfig:
         limited = self.capacity is not None or self.capacity_factor is not None
         if self.choice == "expert" and (limited or self.bias_rate is not None or self.num_groups > 1):
             raise ValueError(
-                "experts.choice=expert takes no capacity, bias_rate or groups: every expert takes as many "
-                "tokens as the others"
+                "experts.choice=expert takes no capacity, bias_rate or groups: every expert takes "
+                "equally many tokens"
             )

@@ -134,17 +134,17 @@ def run_grouped(x_MD: Tensor, counts_X: Tensor, weights: Weights) -> Tensor:
 def run_padded(x_MD: Tensor, counts_X: Tensor, weights: Weights) -> Tensor:
     """Run all experts in one product; each has as many slots as the fullest needs."""
     X, M, C = len(counts_X), len(x_MD), int(counts_X.max())
-    first_X = counts_X.cumsum(0) - counts_X
+    start_X = counts_X.cumsum(0) - counts_X
     expert_M = torch.repeat_interleave(torch.arange(X, device=x_MD.device), counts_X, output_size=M)
-    place_M = expert_M * C + torch.arange(M, device=x_MD.device) - first_X[expert_M]
-    x_XCD = x_MD.new_zeros(X * C, x_MD.shape[1]).index_copy(0, place_M, x_MD).unflatten(0, (X, C))
+    slot_M = expert_M * C + torch.arange(M, device=x_MD.device) - start_X[expert_M]
+    x_XCD = x_MD.new_zeros(X * C, x_MD.shape[1]).index_copy(0, slot_M, x_MD).unflatten(0, (X, C))
 
     def product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         y = x @ weight.mT
         return y if bias is None else y + bias[:, None].to(y.dtype)
 
     y_XCD = product(weights.hidden(x_XCD, product), weights.down_XDF, weights.down_bias_XD)
-    return y_XCD.flatten(0, 1)[place_M]
+    return y_XCD.flatten(0, 1)[slot_M]
 
 
 def run_all(x_ND: Tensor, expert_NK: Tensor, gate_NK: Tensor, kept_NK: Tensor | None, w: Weights) -> Tensor:

@@ -18,7 +18,6 @@ from architectures.kernels.cpu.decode.transformer import experts_branch
 from architectures.layers.block import Auxiliary, FeedForward
 from architectures.layers.context import Context
 from architectures.layers.feedforward import DenseFeedForward, FeedForwardConfig
-from architectures.layers.moe.balance_loss import router_losses
 from architectures.layers.moe.config import ExpertsConfig
 from architectures.layers.moe.dispatch import (
     Run,
@@ -31,7 +30,7 @@ from architectures.layers.moe.dispatch import (
     run_loop,
     run_padded,
 )
-from architectures.layers.moe.router import Router, Routing
+from architectures.layers.moe.router import Router, Routing, router_losses
 
 RUNS: dict[str, Run] = {"loop": run_loop, "grouped": run_grouped, "padded": run_padded}
 PATHS = {
@@ -46,13 +45,13 @@ PATHS = {
 MATRICES = ("gate_XFD", "up_XFD", "down_XDF")
 BIASES = ("gate_bias_XF", "up_bias_XF", "down_bias_XD")
 STACKS = (*MATRICES, *BIASES)
-"""Parameters that hold a part of each expert; an expert may lack some."""
+"""Parameters with a slice for each expert; a layer may lack some."""
 
 
 class Experts(FeedForward):
     """Routed experts and shared experts. ``ExpertsConfig`` selects every variant.
 
-    The load-balancing loss is in ``balance_loss``.
+    The load-balancing loss is in ``router``.
     """
 
     accepts_low_precision_input = (
@@ -132,19 +131,19 @@ class Experts(FeedForward):
 
     def path(self, x_BTD: Tensor) -> str:
         """Return the dispatch that runs for such an input, ``auto`` resolved."""
-        device, wanted = x_BTD.device.type, self.config.dispatch
+        device, dispatch_name = x_BTD.device.type, self.config.dispatch
         dtype = product_dtype(x_BTD)
         d_ff, d_model = self.up_XFD.shape[1:]
         possible = grouped_product(dtype, d_model, d_ff)
-        if wanted == "grouped" and not possible:
+        if dispatch_name == "grouped" and not possible:
             raise ValueError(
                 f"experts.dispatch=grouped takes float32 or less and widths of multiples of 16 bytes, not "
                 f"{str(dtype).removeprefix('torch.')} with d_model={d_model} and experts of {d_ff}: use auto"
             )
-        if wanted == "auto":
+        if dispatch_name == "auto":
             # On the CPU the loop is as fast, and in float32 GPUs have no grouped product.
             return "grouped" if possible and device == "cuda" and dtype == torch.bfloat16 else "loop"
-        return wanted
+        return dispatch_name
 
     def kernel(self) -> str:
         """Description of the kernel of the experts."""
@@ -160,10 +159,10 @@ class Experts(FeedForward):
         visits = c.experts_per_token * length
         if c.choice == "expert":
             visits = c.num_experts * math.ceil(visits / c.num_experts)
-        others = (self.shared, self.shared_gate)
-        beside = sum(linear_flops(part, length) for part in others if part is not None)
+        shared_layers = (self.shared, self.shared_gate)
+        shared = sum(linear_flops(layer, length) for layer in shared_layers if layer is not None)
         routed = self._expert_parameters(MATRICES) * visits + self.router.weight.numel() * length
-        return Flops(linear=2 * routed + beside)
+        return Flops(linear=2 * routed + shared)
 
     def inactive_parameters(self) -> int:
         """Parameters of the experts that a token does not visit; on average, where the experts choose."""

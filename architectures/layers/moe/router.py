@@ -1,4 +1,7 @@
-"""Routers: which experts a token visits, and how much each of them counts.
+"""Routers: which experts a token visits, how much each of them counts, and their losses.
+
+``Experts.forward`` returns the load-balancing loss and the router's z-loss, the backbone collects them in
+``Output.auxiliary``, and ``experiments.training.loss`` adds them to the loss of the objective.
 
 Shapes: B batch, T length, D d_model, X experts, K choices of a token, G groups
 of experts, E experts in a group.
@@ -14,6 +17,7 @@ import torch.distributed
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from architectures.layers.block import BALANCE_SUMS, Auxiliary
 from architectures.layers.moe.config import ExpertsConfig
 from architectures.layers.moe.dispatch import count_visits
 
@@ -54,7 +58,10 @@ class Router(nn.Linear):
 
     def route(self, x_BTD: Tensor, valid_BT: Tensor | None) -> Routing:
         """Return the experts of each token. Padding does not affect other tokens."""
-        logits_BTX = self._logits(x_BTD)
+        with torch.autocast(x_BTD.device.type, enabled=False):
+            compute_dtype = torch.promote_types(x_BTD.dtype, torch.float32)
+            bias_X = None if self.bias is None else self.bias.to(compute_dtype)
+            logits_BTX = F.linear(x_BTD.to(compute_dtype), self.weight.to(compute_dtype), bias_X)
         score_BTX = logits_BTX.softmax(-1) if self.config.score == "softmax" else logits_BTX.sigmoid()
         if self.config.choice == "expert":
             return self._experts_choose(logits_BTX, score_BTX, valid_BT)
@@ -81,13 +88,6 @@ class Router(nn.Linear):
             return x_BTD
         x_BTD = x_BTD.to(torch.promote_types(x_BTD.dtype, torch.float32))
         return x_BTD * torch.empty_like(x_BTD).uniform_(1 - jitter, 1 + jitter)
-
-    def _logits(self, x_BTD: Tensor) -> Tensor:
-        with torch.autocast(x_BTD.device.type, enabled=False):
-            compute_dtype = torch.promote_types(x_BTD.dtype, torch.float32)
-            x_BTD = x_BTD.to(compute_dtype)
-            bias_X = None if self.bias is None else self.bias.to(compute_dtype)
-            return F.linear(x_BTD, self.weight.to(compute_dtype), bias_X)
 
     def _select(self, score_BTX: Tensor) -> Tensor:
         """The k experts with the highest biased scores, within the groups of a token."""
@@ -121,28 +121,28 @@ class Router(nn.Linear):
         else:
             limit_B = (factor * K / c.num_experts * valid_BT1.sum((1, 2))).ceil()
         chosen_BTKX = F.one_hot(expert_BTK, c.num_experts) * valid_BT1[..., None]
-        place_BTKX = chosen_BTKX.flatten(1, 2).cumsum(1).view_as(chosen_BTKX)
-        place_BTK = place_BTKX.gather(-1, expert_BTK[..., None]).squeeze(-1)
-        return (place_BTK <= limit_B[:, None, None]) & valid_BT1.bool()
+        rank_BTKX = chosen_BTKX.flatten(1, 2).cumsum(1).view_as(chosen_BTKX)
+        rank_BTK = rank_BTKX.gather(-1, expert_BTK[..., None]).squeeze(-1)
+        return (rank_BTK <= limit_B[:, None, None]) & valid_BT1.bool()
 
     def _experts_choose(self, logits_BTX: Tensor, score_BTX: Tensor, valid_BT: Tensor | None) -> Routing:
         """Each expert selects the k T / X tokens of a sequence with its highest scores."""
         T = score_BTX.shape[1]
         length_B = score_BTX.new_full((len(score_BTX),), T) if valid_BT is None else valid_BT.sum(1)
         fraction = self.config.experts_per_token / self.config.num_experts
-        taken_B11 = (fraction * length_B).ceil()[:, None, None]
+        count_B11 = (fraction * length_B).ceil()[:, None, None]
         ranked_BTX = score_BTX.detach()
         if valid_BT is not None:
             ranked_BTX = ranked_BTX.masked_fill(~valid_BT[..., None], -torch.inf)
         order_BTX = ranked_BTX.argsort(dim=1, descending=True, stable=True)
-        place_BTX = order_BTX.argsort(1)
+        rank_BTX = order_BTX.argsort(1)
         every_X = torch.arange(self.config.num_experts, device=score_BTX.device)
         return Routing(
             logits_BTX=logits_BTX,
             score_BTX=score_BTX,
             expert_BTK=every_X.expand_as(score_BTX),
             gate_BTK=score_BTX * self.config.scaling,
-            kept_BTK=place_BTX < taken_B11,
+            kept_BTK=rank_BTX < count_B11,
         )
 
     def _counter(self, expert_BTK: Tensor, valid_BT: Tensor | None) -> Callable[[Tensor], None]:
@@ -174,3 +174,69 @@ class Router(nn.Linear):
             torch.distributed.all_reduce(count_X)
         self.selection_X += self.config.bias_rate * (count_X.mean() - count_X).sign()
         self.selection_X -= self.selection_X.mean()
+
+
+def router_losses(routing: Routing, valid_BT: Tensor | None, config: ExpertsConfig) -> Auxiliary:
+    """Return the losses of one layer by name, weighted by their coefficients, without those of coefficient 0.
+
+    Each is a sum over sequences, of valid tokens only. ``router_z`` is the mean over the tokens of a sequence
+    of the squared logarithm of the sum of exponentials of their logits (ST-MoE, arXiv 2202.08906, eq. 5).
+    """
+    losses = {}
+    if config.balance_coefficient and config.choice == "token":
+        if config.balance == "all_layers":
+            losses[BALANCE_SUMS] = balance_sums(routing, valid_BT, config)
+        else:
+            losses["balance"] = config.balance_coefficient * balance_loss(routing, valid_BT, config)
+    if config.z_coefficient:
+        square_BT = routing.logits_BTX.logsumexp(-1).square()
+        losses["router_z"] = config.z_coefficient * _mean(square_BT[..., None], valid_BT).sum()
+    return losses
+
+
+def balance_loss(routing: Routing, valid_BT: Tensor | None, config: ExpertsConfig) -> Tensor:
+    """Return X/K sum_x f_x P_x, summed over sequences; dropped tokens count as choices.
+
+    f_x is the fraction of tokens that chose expert x, or with ``balance_counts=affinity`` have it among
+    their K highest scores, and P_x its mean normalised score: 1 is perfect balance, X/K all tokens on the
+    same experts. Taken for each sequence (DeepSeek-V3, arXiv 2412.19437, eq. 17-20) it
+    does not depend on how a batch is split. Taken for a batch (Switch, arXiv 2101.03961, eq. 4-6) it is a
+    product of two means over the batch, which micro-batches cannot reproduce: each then has a separate loss,
+    and the mean of those is trained.
+    """
+    score_BTX, chosen_BTX = _scores_and_choices(routing, config)
+    sequences = 1
+    if config.balance == "batch":  # one sequence of all tokens, weighted by the number of sequences
+        sequences = len(score_BTX)
+        score_BTX, chosen_BTX = score_BTX.flatten(0, 1)[None], chosen_BTX.flatten(0, 1)[None]
+        valid_BT = None if valid_BT is None else valid_BT.flatten()[None]
+    share_BX, mean_BX = _mean(chosen_BTX, valid_BT), _mean(score_BTX, valid_BT)
+    return sequences * config.num_experts / config.experts_per_token * (share_BX * mean_BX).sum()
+
+
+def balance_sums(routing: Routing, valid_BT: Tensor | None, config: ExpertsConfig) -> Tensor:
+    """Return (3, X): choices, weighted scores, and tokens, each summed over the batch."""
+    score_BTX, chosen_BTX = _scores_and_choices(routing, config)
+    weighted_BTX = config.balance_coefficient * config.num_experts * score_BTX
+    sums_BT3X = torch.stack([chosen_BTX, weighted_BTX, torch.ones_like(score_BTX)], dim=2)
+    if valid_BT is not None:
+        sums_BT3X = sums_BT3X * valid_BT[..., None, None]
+    return sums_BT3X.sum((0, 1))
+
+
+def _scores_and_choices(routing: Routing, config: ExpertsConfig) -> tuple[Tensor, Tensor]:
+    """Return the normalised scores (B, T, X), and 1 for the experts of a token that are counted."""
+    score_BTX, expert_BTK = routing.score_BTX, routing.expert_BTK
+    if config.balance_counts == "affinity":
+        expert_BTK = score_BTX.topk(config.experts_per_token, dim=-1).indices
+    if config.score == "sigmoid":
+        score_BTX = score_BTX / score_BTX.sum(-1, keepdim=True)
+    return score_BTX, torch.zeros_like(score_BTX).scatter(-1, expert_BTK, 1.0)
+
+
+def _mean(x_BTX: Tensor, valid_BT: Tensor | None) -> Tensor:
+    """The mean (B, X) over the valid tokens of each sequence; zero where there are none."""
+    if valid_BT is None:
+        return x_BTX.mean(1)
+    weight_BT1 = valid_BT[..., None].to(x_BTX.dtype)
+    return (x_BTX * weight_BT1).sum(1) / weight_BT1.sum(1).clamp_min(1)

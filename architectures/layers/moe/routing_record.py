@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
-from typing import Any
+from dataclasses import dataclass, fields, replace
 
 import torch
 from torch import Tensor, nn
@@ -43,12 +42,9 @@ class RoutingRecord:
     @classmethod
     def joined(cls, parts: Sequence[RoutingRecord]) -> RoutingRecord:
         """Return the record of multiple batches of equal length as one."""
-        values = {f.name: [getattr(part, f.name) for part in parts] for f in fields(cls)}
-        joined: dict[str, Any] = {
-            name: torch.cat(values_of) if isinstance(values_of[0], Tensor) else values_of[0]
-            for name, values_of in values.items()
-        }
-        return cls(**joined)
+        names = [f.name for f in fields(cls) if isinstance(getattr(parts[0], f.name), Tensor)]
+        joined = {name: torch.cat([getattr(part, name) for part in parts]) for name in names}
+        return replace(parts[0], **joined)
 
     @property
     def load_X(self) -> Tensor:
@@ -146,17 +142,17 @@ def _record(layer: Experts, routing: Routing, valid_BT: Tensor | None) -> Routin
         trained_BTK = layer.router.within_capacity(routing.expert_BTK, valid_BT, training=True)
     if valid_BT is None:
         valid_BT = torch.ones_like(score_BTX[..., 0], dtype=torch.bool)
-    asked_BTK = valid_BT[..., None].expand_as(routing.expert_BTK)
-    taken_BTK = asked_BTK if routing.kept_BTK is None else asked_BTK & routing.kept_BTK
+    requested_BTK = valid_BT[..., None].expand_as(routing.expert_BTK)
+    taken_BTK = requested_BTK if routing.kept_BTK is None else requested_BTK & routing.kept_BTK
     return RoutingRecord(
         num_experts=layer.config.num_experts,
         expert_BTK=routing.expert_BTK,
         gate_BTK=routing.gate_BTK.detach(),
-        chosen_BTK=asked_BTK if layer.config.choice == "token" else taken_BTK,
+        chosen_BTK=requested_BTK if layer.config.choice == "token" else taken_BTK,
         taken_BTK=taken_BTK,
         valid_BT=valid_BT,
         logits_BTX=routing.logits_BTX.detach(),
         entropy_BT=torch.special.entr(score_BTX).sum(-1),
         dropping=trained_BTK is not None and layer.config.choice == "token",
-        taken_in_training_BTK=asked_BTK if trained_BTK is None else asked_BTK & trained_BTK,
+        taken_in_training_BTK=requested_BTK if trained_BTK is None else requested_BTK & trained_BTK,
     )

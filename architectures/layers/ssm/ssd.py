@@ -14,7 +14,7 @@ from torch import Tensor
 
 from architectures.kernels import fla
 from architectures.kernels.backend import mamba_ssm_ssd
-from architectures.kernels.cpu.scan import cpp_ssd
+from architectures.kernels.cpu.mamba_ops import cpp_ssd
 
 SMALLEST = 1e-30
 """Decays nearer to zero are taken for this: their logarithm must be finite."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from architectures.layers.moe.dispatch import Weights, run_loop
-from architectures.layers.moe.exchange import Exchange
+from architectures.layers.moe.expert_parallel import Exchange
 from architectures.layers.moe.experts import Experts
 
 

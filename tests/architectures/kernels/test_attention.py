@@ -11,7 +11,7 @@ from architectures.backbones.encoder_decoder import EncoderDecoder, EncoderDecod
 from architectures.kernels import pointwise
 from architectures.kernels.attention import LONGEST, blockwise
 from architectures.kernels.cpu import build
-from architectures.kernels.cpu.attention_ops import _Attention
+from architectures.kernels.cpu.transformer_ops import _Attention
 from architectures.layers.attention.config import AttentionConfig
 from architectures.layers.positions import PositionsConfig
 

@@ -5,8 +5,14 @@ import random
 import pytest
 import torch
 
-from architectures.layers.attention.kv_cache import Cache, ContiguousCache, Int8Cache, RingCache, quantise
-from architectures.layers.attention.paged_kv_cache import PagedCache
+from architectures.layers.attention.kv_cache import (
+    Cache,
+    ContiguousCache,
+    Int8Cache,
+    PagedCache,
+    RingCache,
+    quantise,
+)
 from architectures.layers.context import Context
 
 LIKE = torch.zeros(1, dtype=torch.float64)

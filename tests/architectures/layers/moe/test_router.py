@@ -12,10 +12,9 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from architectures.layers.context import Context
-from architectures.layers.moe.balance_loss import router_losses
 from architectures.layers.moe.config import ExpertsConfig
 from architectures.layers.moe.experts import Experts
-from architectures.layers.moe.router import Router, Routing
+from architectures.layers.moe.router import Router, Routing, router_losses
 
 
 def router(X: int, K: int, D: int = 6, **settings: Any) -> Router:
