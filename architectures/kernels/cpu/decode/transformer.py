@@ -119,19 +119,9 @@ class AttentionBranch:
     ) -> None:
         """Attend from each row to the slots up to its position, without those where ``visible_BS`` is
         False."""
-        slots = k_BGSE.shape[2]
-        keys, values = (part for x in (k_BGSE, v_BGSE) for part in ((x, *x.stride()[:3]),))
-        call(
-            "decode_attention",
-            self.fields,
-            read_BD,
-            stream_BD,
-            positions_B,
-            visible_BS,
-            slots,
-            *keys,
-            *values,
-        )
+        keys, values = (k_BGSE, *k_BGSE.stride()[:3]), (v_BGSE, *v_BGSE.stride()[:3])
+        slots = (positions_B, visible_BS, k_BGSE.shape[2])
+        call("decode_attention", self.fields, read_BD, stream_BD, *slots, *keys, *values)
 
 
 class SourceBranch(AttentionBranch):
@@ -147,24 +137,14 @@ class SourceBranch(AttentionBranch):
         self.attend(read_BD, stream_BD, k_BGSE, state["v"], last_B, visible_BS)
 
 
-class DenseBranch:
-    """A dense feed-forward."""
+class FeedForwardBranch:
+    """A dense feed-forward, or routed and shared experts."""
 
-    def __init__(self, spec: DecodeSpec, fields: _Dense) -> None:
-        self.spec, self.fields = spec, fields
-
-    def __call__(self, read_BD: Tensor, stream_BD: Tensor, state: Any, context: Context) -> None:
-        call("decode_dense", self.fields, read_BD, stream_BD)
-
-
-class ExpertsBranch:
-    """Routed experts, and shared experts."""
-
-    def __init__(self, spec: DecodeSpec, fields: _Experts) -> None:
-        self.spec, self.fields = spec, fields
+    def __init__(self, spec: DecodeSpec, kernel: str, fields: ctypes.Structure) -> None:
+        self.spec, self.kernel, self.fields = spec, kernel, fields
 
     def __call__(self, read_BD: Tensor, stream_BD: Tensor, state: Any, context: Context) -> None:
-        call("decode_experts", self.fields, read_BD, stream_BD)
+        call(self.kernel, self.fields, read_BD, stream_BD)
 
 
 def attention_branch(layer: Attention, spec: DecodeSpec, residual: ResidualSpec) -> AttentionBranch:
@@ -212,7 +192,7 @@ def _attention_fields(
     return fields
 
 
-def dense_branch(layer: DenseFeedForward, spec: DecodeSpec, residual: ResidualSpec) -> DenseBranch:
+def dense_branch(layer: DenseFeedForward, spec: DecodeSpec, residual: ResidualSpec) -> FeedForwardBranch:
     """Return the branch of a dense feed-forward.
 
     Raises:
@@ -221,10 +201,11 @@ def dense_branch(layer: DenseFeedForward, spec: DecodeSpec, residual: ResidualSp
     if layer.activation.name not in ACTIVATIONS:
         raise UnsupportedError("the activation of a feed-forward")
     linears = map(spec.linear, (layer.gate, layer.up, layer.down))
-    return DenseBranch(spec, _Dense(residual, *linears, ACTIVATIONS.index(layer.activation.name)))
+    fields = _Dense(residual, *linears, ACTIVATIONS.index(layer.activation.name))
+    return FeedForwardBranch(spec, "decode_dense", fields)
 
 
-def experts_branch(layer: Experts, spec: DecodeSpec, residual: ResidualSpec) -> ExpertsBranch:
+def experts_branch(layer: Experts, spec: DecodeSpec, residual: ResidualSpec) -> FeedForwardBranch:
     """Return the branch of routed experts.
 
     Raises:
@@ -255,7 +236,7 @@ def experts_branch(layer: Experts, spec: DecodeSpec, residual: ResidualSpec) -> 
         *map(spec.linear, (*linears, layer.shared_gate)),
         ACTIVATIONS.index(layer.activation.name),
     )
-    return ExpertsBranch(spec, fields)
+    return FeedForwardBranch(spec, "decode_experts", fields)
 
 
 def bias_by_distance(score_bias: nn.Module, capacity: int) -> Tensor:
