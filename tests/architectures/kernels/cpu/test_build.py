@@ -19,10 +19,10 @@ needs_compiler = pytest.mark.skipif(not any(map(shutil.which, build.COMPILERS)),
 def forgotten(monkeypatch: pytest.MonkeyPatch, tmp_path):
     """As in a new process, with an empty cache."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    for function in (build.library, build._own_problem):
+    for function in (build.library, build._build_problem):
         function.cache_clear()
     yield tmp_path
-    for function in (build.library, build._own_problem):
+    for function in (build.library, build._build_problem):
         function.cache_clear()
 
 
