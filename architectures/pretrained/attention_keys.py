@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import Any
 
 from architectures.layers.attention.config import AttentionConfig
 from architectures.layers.layer_pattern import compress_pattern, expand_pattern
@@ -84,7 +85,9 @@ def _read_scaling(rope: HFConfig, max_length: int) -> RotaryScaling:
     original = int(rope.get("original_max_position_embeddings") or max_length)
     factor = float(rope.get("factor") or max_length / original)
     names = {"linear": {}, "llama3": LLAMA3, "yarn": YARN}[kind]
-    values = {setting: float(rope[key]) for key, setting in names.items() if rope.get(key) is not None}
+    values: dict[str, Any] = {
+        setting: float(rope[key]) for key, setting in names.items() if rope.get(key) is not None
+    }
     scaling = RotaryScaling(kind=kind, factor=factor, original_length=original, **values)
     if kind != "yarn":
         return scaling

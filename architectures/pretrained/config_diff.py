@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping
+from typing import Any
 
 from architectures.backbone import BackboneConfig
 from architectures.backbones.encoder_decoder import EncoderDecoderConfig
@@ -79,7 +80,7 @@ def output_settings(config: BackboneConfig) -> dict[str, object]:
     if isinstance(config, TransformerConfig):
         config = _resolve(config)
     if isinstance(config, HybridConfig):
-        mixers: dict[str, MixerConfig] = {}
+        mixers: dict[str, Any] = {}
         for name in RECURRENT:
             mixer = getattr(config, name)
             # Types that do not occur get default settings.

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -43,7 +44,7 @@ class RoutingRecord:
     def joined(cls, parts: Sequence[RoutingRecord]) -> RoutingRecord:
         """Return the record of multiple batches of equal length as one."""
         names = [f.name for f in fields(cls) if isinstance(getattr(parts[0], f.name), Tensor)]
-        joined = {name: torch.cat([getattr(part, name) for part in parts]) for name in names}
+        joined: dict[str, Any] = {name: torch.cat([getattr(part, name) for part in parts]) for name in names}
         return replace(parts[0], **joined)
 
     @property

@@ -68,7 +68,7 @@ class FalconH1(Checkpoint):
             mamba2_parts=list(hf["ssm_multipliers"] or MULTIPLIERS["ssm_multipliers"]),
             **{name: hf[key] for key, name in NAMES.items()},
         )
-        return hybrid_blueprint(hf, replace(config, mamba2=mamba2, multipliers=multipliers))
+        return hybrid_blueprint(hf, replace(config, multipliers=multipliers, **{"mamba2": mamba2}))
 
     @classmethod
     def write_config(cls, model: Backbone) -> HFConfig:
