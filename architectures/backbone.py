@@ -54,7 +54,7 @@ class Capabilities:
 
 @dataclass(frozen=True, kw_only=True)
 class Parameters:
-    """Parameter counts by part. ``body`` counts non-embedding parameters, which budgets match."""
+    """Parameter counts by part. ``body`` counts non-embedding parameters."""
 
     embedding: int
     """Token and position tables."""
@@ -154,8 +154,9 @@ class Output:
     readout: Tensor | None = None
     """Output of the attached readout for the hidden states; None where none is attached."""
     auxiliary: dict[str, Tensor] = field(default_factory=dict)
-    """Extra losses by name, already weighted, each *summed over the sequences* of the batch: the
-    loss divides by the number of sequences, so that micro-batches add up exactly."""
+    """Extra losses by name, already weighted, each *summed over the sequences* of the batch: the loss divides
+    by the number of sequences, so that micro-batches add up. A balance loss over a batch or over all layers
+    is taken for each micro-batch; the mean of these differs from that of the full batch."""
 
 
 @dataclass(kw_only=True)
@@ -216,13 +217,13 @@ class BackboneConfig:
 
     A subclass has a width, ``d_model``, and one fine knob (a hidden size that
     enters the parameter count linearly, null for the standard proportion). The
-    budget solver sets only those of the two that are null.
+    size solver sets only those of the two that are null.
     """
 
     fine_knob: ClassVar[str] = "d_ff"
 
     d_model: int | None = None
-    """Width of the residual stream; null leaves it to the budget solver (``scale.targets``), which also sets
+    """Width of the residual stream; null leaves it to the size solver (``scale.targets``), which also sets
     the hidden width ``d_ff``, or ``d_inner`` of Mamba and ``d_state`` of Mamba-2, where that is null."""
 
     def __post_init__(self) -> None:
@@ -250,7 +251,7 @@ class BackboneConfig:
 
     @property
     def width_step(self) -> int:
-        """The budget solver tries multiples of this."""
+        """The size solver tries multiples of this."""
         return self.width_multiple
 
 

@@ -1,12 +1,12 @@
-"""Trains one cell, or every missing cell of a sweep.
+"""Trains one run, or every missing run of a sweep.
 
     archbench train backbone=mamba task=recall scale=nano seed=0
     archbench train -m backbone=decoder,mamba seed=0,1,2
     archbench train study=compare
     torchrun --nproc-per-node 2 -m experiments.train backbone=decoder parallel=fsdp
 
-A cell that is complete, diverged or ran out of memory is not trained again; one that was stopped continues.
-A cell of a sweep or a study that is refused leaves a record, and the others are trained.
+A run that is complete, diverged or ran out of memory is not trained again; one that was stopped continues.
+A run of a sweep or a study that is refused leaves a record, and the others are trained.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def train(cfg: DictConfig) -> float:
         except RunError as error:
             requested.refuse(error, settings)
             raise
-    return RunFolder(settings.folder).loss()
+    return RunFolder(settings.folder).score_to_minimize()
 
 
 def read(cfg: DictConfig) -> Settings:
@@ -60,8 +60,8 @@ def read(cfg: DictConfig) -> Settings:
     processes = process_rank().size
     if processes > 1 and HydraConfig.get().mode == RunMode.MULTIRUN:
         raise ConfigError(
-            f"a sweep (-m, or a study) with {processes} processes: they train one cell together, so start "
-            "torchrun for each cell"
+            f"a sweep (-m, or a study) with {processes} processes: they train one run together, so start "
+            "torchrun for each run"
         )
     with uncollected():
         import experiments.run.run  # noqa: F401  # PyTorch and the training loop

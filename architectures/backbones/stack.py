@@ -167,6 +167,7 @@ class Stack(Backbone):
         for block in self.blocks:
             x_BTD, extra = block(x_BTD, context)
             add_losses(auxiliary, extra)
+        # With balance=all_layers, the layers return sums and no loss: this computes the loss from them.
         join_layers(auxiliary, len(x_BTD))
         return x_BTD, auxiliary
 

@@ -22,7 +22,8 @@ from architectures.layers.normalization import NORMS, MakeNorm, for_products
 Auxiliary = dict[str, Tensor]
 
 BALANCE_SUMS = "balance_sums"
-"""Name of what layers of experts add up for ``join_layers``, among their losses."""
+"""Key of a table (3, X) among the losses of a layer of experts, with ``balance=all_layers``. It is no loss:
+the backbone adds up the tables of its layers, and ``join_layers`` replaces their sum by the loss."""
 PLACEMENTS = ("pre", "post", "sandwich", "output")
 
 

@@ -96,7 +96,7 @@ class Cell:
         self.source_BS = self._tokens(cell.source_length) if cell.source_length else None
 
     def measure(self) -> Measured:
-        """Times ``mode``, ``sample`` aside: see ``benchmark_sampling``."""
+        """Times ``mode``, except ``sample``: ``experiments.benchmark.infilling`` times that."""
         if self.cell.mode == "train":
             return self.train()
         with inference(self.model, self.device, self.precision):

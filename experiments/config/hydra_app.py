@@ -15,7 +15,7 @@ import shutil
 import signal
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -63,12 +63,12 @@ Function = Callable[[DictConfig], object]
 
 @dataclass(frozen=True, kw_only=True)
 class Parallel:
-    """Decides how the cells of a sweep in parallel processes share the machine."""
+    """Decides how the runs of a sweep in parallel processes share the machine."""
 
     cost: Callable[[DictConfig], Any]
-    """Estimates the cost of a cell from its configuration, which ``HydraConfig`` holds during the call."""
+    """Estimates the cost of a run from its configuration, which ``HydraConfig`` holds during the call."""
     arrange: Callable[[dict[str, Any], list[Any]], list[int]]
-    """Completes the options of joblib by the costs of cells, and returns the order in which they begin."""
+    """Completes the options of joblib by the costs of runs, and returns the order in which they begin."""
 
 
 @ends_at_signals()
@@ -80,7 +80,7 @@ def start(
     ended: Callable[[DictConfig], object] | None = None,
     parallel: Parallel | None = None,
 ) -> None:
-    """Runs ``function`` on the composed configuration, once or for each cell of a sweep.
+    """Runs ``function`` on the composed configuration, once or for each run of a sweep.
 
     By its dotted path it is imported only once there is a configuration. A mistake ends the process with the
     exit code of ``experiments.runtime.errors``; with DEBUG=1 there is a traceback too.
@@ -88,10 +88,10 @@ def start(
     Args:
         function: what to run, or its dotted path.
         config_name: the YAML of the root.
-        refused: called for each cell of a sweep that cannot be composed, while others can: with the
-            configuration of the sweep, the overrides of the cell, and the reason. The other cells are run.
-        ended: called with the configuration of a sweep after its last cell.
-        parallel: decides how the cells of a sweep in parallel processes share the machine.
+        refused: called for each run of a sweep that cannot be composed, while others can: with the
+            configuration of the sweep, the overrides of the run, and the reason. The other runs are started.
+        ended: called with the configuration of a sweep after its last run.
+        parallel: decides how the runs of a sweep in parallel processes share the machine.
     """
     guard_streams()
     end_with_parent()
@@ -110,15 +110,17 @@ def start(
                 ended(sweep.config)
         if sweep.refused:
             raise ConfigError
-        for cfg, HydraConfig.instance().cfg in single:
+        if single:
+            cfg, hydra_config = single[0]
+            HydraConfig.instance().cfg = hydra_config  # which Hydra has reset
             check_words(cfg, HydraConfig.get(), HydraConfig.get().overrides.task)
             _imported(function)(cfg)
     except _CommandError as error:
         _fail(str(error), error.exit_code)
     except RunError as error:
-        if sweep.config is None:  # no cell of a sweep has begun
+        if sweep.config is None:  # no run of a sweep has begun
             _fail(str(error), error.exit_code, silent=not _speaks(error))
-        _fail("at least one cell failed, for the reason printed above", error.exit_code)
+        _fail("at least one run failed, for the reason printed above", error.exit_code)
     except (HydraException, OmegaConfBaseException) as error:
         _fail(explain(error, config_name), 2)
     except ValueError as error:
@@ -146,11 +148,11 @@ def _check_arguments(config_name: str) -> None:
 
 
 class _CommandError(ConfigError):
-    """A mistake of the whole command, before any of its cells is run."""
+    """A mistake of the whole command, before any of its runs is started."""
 
 
 class _Sweep:
-    """Composes the cells of a sweep before any is run, and leaves out those that cannot be."""
+    """Composes the runs of a sweep before any is started, and leaves out those that cannot be."""
 
     def __init__(
         self,
@@ -162,11 +164,11 @@ class _Sweep:
         self.config: DictConfig | None = None
         """Configuration of the sweep, once it has begun."""
         self.refused = False
-        """True if cells were left out."""
+        """True if runs were left out."""
 
     @contextmanager
     def checked(self) -> Iterator[None]:
-        """Replace Hydra's check of a batch, which ends the sweep at the first cell that does not compose.
+        """Replace Hydra's check of a batch, which ends the sweep at the first run that does not compose.
 
         Also replace its report of a job that failed, which prints the overrides again, with secrets in them.
 
@@ -186,7 +188,39 @@ class _Sweep:
             JobReturn.return_value = value  # type: ignore[method-assign]
 
     def _check(self, sweeper: Sweeper, batch: Sequence[Sequence[str]]) -> None:
-        """Take the cells that do not compose out of a batch. Raises the first reason where none does."""
+        """Remove the runs that do not compose from ``batch`` if it is a list, and order the others.
+
+        Raises the first reason where none composes.
+        """
+        assert sweeper.config is not None
+        self._check_command(sweeper, batch)
+        joblib = getattr(sweeper, "launcher", None) and getattr(sweeper.launcher, "joblib", None)  # type: ignore
+        if joblib is not None:  # its options for the processes of a parallel sweep
+            joblib |= {"initializer": begin_worker, "initargs": (os.getpid(),)}
+        cells = [without_seed(words) for words in batch]
+        checked = self._compose(sweeper, dict(zip(cells, batch, strict=True)), priced=joblib is not None)
+        wrong = {
+            index: mistake
+            for index, cell in enumerate(cells)
+            if isinstance(mistake := checked[cell], Exception)
+        }
+        if wrong and (len(wrong) == len(batch) or not isinstance(batch, list)):
+            # The command is wrong, not a run; or a search chose the run, and waits for its score.
+            first = next(iter(wrong.values()))
+            raise _CommandError(str(first)) if isinstance(first, ConfigError) else first
+        self.config = sweeper.config
+        self._refuse(batch, wrong)
+        order = [index for index in range(len(batch)) if index not in wrong]
+        if self.parallel is not None and joblib is not None:
+            begun = self.parallel.arrange(joblib, [checked[cells[index]] for index in order])
+            order = [order[run] for run in begun]
+        if joblib is not None and joblib["n_jobs"] != 1:
+            hand_signals_on()
+        if isinstance(batch, list):  # a search tells its runs apart by their order
+            batch[:] = [batch[index] for index in order]
+
+    def _check_command(self, sweeper: Sweeper, batch: Sequence[Sequence[str]]) -> None:
+        """Check what all runs have in common. Raises _CommandError."""
         assert sweeper.hydra_context is not None
         assert sweeper.config is not None
         if "SlurmLauncher" in sweeper.config.hydra.launcher._target_ and shutil.which("srun") is None:
@@ -203,35 +237,16 @@ class _Sweep:
             raise _CommandError(reason)
         if isinstance(batch, list) and not batch:
             raise _CommandError("the sweep has no runs: one of its settings has no values")
-        joblib = getattr(sweeper, "launcher", None) and getattr(sweeper.launcher, "joblib", None)  # type: ignore
-        if joblib is not None:  # its options for the processes of a parallel sweep
-            joblib |= {"initializer": begin_worker, "initargs": (os.getpid(),)}
-        cells = [without_seed(words) for words in batch]
-        checked = self._compose(sweeper, dict(zip(cells, batch, strict=True)), priced=joblib is not None)
-        wrong = {
-            index: mistake
-            for index, cell in enumerate(cells)
-            if isinstance(mistake := checked[cell], Exception)
-        }
-        if wrong and (len(wrong) == len(batch) or not isinstance(batch, list)):
-            # The command is wrong, not a cell; or a search chose the cell, and waits for its score.
-            first = next(iter(wrong.values()))
-            raise _CommandError(str(first)) if isinstance(first, ConfigError) else first
-        self.config = sweeper.config
+
+    def _refuse(self, batch: Sequence[Sequence[str]], wrong: Mapping[int, Exception]) -> None:
+        """Report the runs of a batch, by their index, whose overrides are ``wrong``."""
+        assert self.config is not None
         self.refused |= bool(wrong)
         for index, mistake in wrong.items():
             reason = explain(mistake, self.config_name)
             sys.stderr.write(redact(f"error: {' '.join(batch[index])}: {reason}\n"))
             if self.handler is not None:
-                self.handler(sweeper.config, batch[index], reason)
-        order = [index for index in range(len(batch)) if index not in wrong]
-        if self.parallel is not None and joblib is not None:
-            begun = self.parallel.arrange(joblib, [checked[cells[index]] for index in order])
-            order = [order[run] for run in begun]
-        if joblib is not None and joblib["n_jobs"] != 1:
-            hand_signals_on()
-        if isinstance(batch, list):  # a search tells its cells apart by their order
-            batch[:] = [batch[index] for index in order]
+                self.handler(self.config, batch[index], reason)
 
     def _compose(
         self, sweeper: Sweeper, cells: dict[tuple[str, ...], Sequence[str]], *, priced: bool
@@ -263,7 +278,7 @@ def _value_of(job: JobReturn) -> object:
 
 
 def _run_job(function: Function | str, single: list[tuple[DictConfig, Any]], cfg: DictConfig) -> object:
-    """Run one cell of a sweep for Hydra, and return what the sweeper gets. A failure is printed, and raised.
+    """Start one run of a sweep for Hydra, and return what the sweeper gets. A failure is printed, and raised.
 
     A single run is only noted, with Hydra's own part of the configuration: ``start`` runs it after Hydra has
     returned, since nobody waits for what it returns.

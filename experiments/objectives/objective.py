@@ -1,8 +1,8 @@
 """The contract of objectives: the input of a model, the scored positions, the type of its likelihood.
 
-An objective never names a backbone; the two meet by capability. Its loss is a
-*sum* over scored tokens and a *count*, both added up over micro-batches before
-the division, so accumulation equals one big batch even where counts differ.
+An objective never names a backbone; the two meet by capability. Its loss is a *sum* over scored tokens and a
+*count*. ``experiments.training.loss`` divides the sum of each micro-batch by the count of the full batch, so
+accumulated gradients equal those of one batch even where counts differ.
 
 Shapes: B batch, T scored sequence, S source, V vocabulary.
 """

@@ -1,8 +1,8 @@
 """Guards and record of a run folder while a process trains: one session of a run.
 
-``open_run`` contains all guards: signals, the process group, the lock, the checks before a run is resumed,
-the limit of restarts, and the result that is written whether training completes or fails. The record is
-identity and provenance before training, and the result after it.
+``open_run`` has the guards: the process group, the lock, the checks before a run is resumed, and the limit of
+restarts. Until ``RunSession.begin``, a signal ends a single process at once; then it waits for the end of a
+step. The record is identity and provenance before training, and the result after it, once there is a trainer.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
+from typing import Any
 
 from experiments.config.schema import TrackingConfig
 from experiments.run import resume_compatibility
@@ -36,7 +37,6 @@ from experiments.tracking.run_files import (
     DataSource,
     InitialModel,
     ParentRun,
-    Provenance,
     Resume,
     RunResult,
     TrainingSet,
@@ -73,11 +73,12 @@ def open_run(settings: Settings) -> Iterator[RunSession | None]:
         console = Console(f"{settings.cell} s{settings.seed}", quiet=not collectives.is_rank_zero())
         lock = RunLock(folder.root)
         collectives.run_on_rank_zero(lambda: resume_compatibility.check_config(settings, folder.root))
-        ended = print_ended(folder, console)
+        ended = has_ended(folder)
         if not ended:
             collectives.run_on_rank_zero(lambda: _acquire(lock, guards))
-            ended = print_ended(folder, console)  # it may have ended while this process waited for the lock
+            ended = has_ended(folder)  # it may have ended while this process waited for the lock
         if ended:
+            print_result(folder, console)
             yield None
             return
         collectives.run_on_rank_zero(lambda: check_restarts(folder))
@@ -133,7 +134,7 @@ class RunSession:
             warn_of_changed_code(model_folder(source.path), [settings.backbone_class.__module__])
         self.result = planned_result(settings, run_plan)
         resume = collectives.run_on_rank_zero(
-            lambda: begin_record(settings, run_plan, spec, kernels, folder, self.console).resume.tree()
+            lambda: begin_record(settings, run_plan, spec, kernels, folder, self.console)
         )
         self.result.resume = Resume(**resume)
         if settings.continue_from is not None:
@@ -203,14 +204,17 @@ def _acquire(lock: RunLock, guards: ExitStack) -> None:
     guards.enter_context(lock)
 
 
-def print_ended(folder: RunFolder, console: Console) -> bool:
-    """Return True, and print the result, if the run has ended with a final status."""
-    ended = collectives.run_on_rank_zero(lambda: folder.has_final_status)
-    if ended and (result := folder.result()) is not None:
+def has_ended(folder: RunFolder) -> bool:
+    """Return True if the run has ended with a final status. All processes call it."""
+    return collectives.run_on_rank_zero(lambda: folder.has_final_status)
+
+
+def print_result(folder: RunFolder, console: Console) -> None:
+    """Print the result of a run that has ended."""
+    if (result := folder.result()) is not None:
         console.log(f"already {result.status}: {folder.root}")
         for line in closing_lines(folder.root, result):
             console.log(line)
-    return ended
 
 
 def check_restarts(folder: RunFolder) -> None:
@@ -293,8 +297,8 @@ def begin_record(
     kernels: dict[str, str],
     folder: RunFolder,
     console: Console,
-) -> Provenance:
-    """Write what is known before training. One process calls it.
+) -> dict[str, Any]:
+    """Write what is known before training, and return ``resume`` of the result. One process calls it.
 
     Raises:
         CheckpointError: the run folder cannot be written.
@@ -318,7 +322,7 @@ def begin_record(
             run_plan.task.tokenizer.save(folder.root)
     except OSError as error:
         raise CheckpointError(f"{settings.folder}: the run folder cannot be written: {error}") from error
-    return now
+    return now.resume.tree()
 
 
 def code_modules(settings: Settings) -> list[str]:

@@ -73,6 +73,7 @@ class Settings(Sections):
 
     @property
     def cell(self) -> str:
+        """The name of the run configuration without its seed."""
         return f"{self.names.backbone}-{self.names.task}-{self.names.scale}"
 
     @property

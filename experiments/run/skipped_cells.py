@@ -189,7 +189,7 @@ def refusals(study: Path) -> list[tuple[Path, RunResult]]:
 
 
 def refuse_uncomposed(sweep: DictConfig, words: Sequence[str], message: str) -> None:
-    """Write the record of a cell of a sweep that cannot be composed."""
+    """Write the record of a run of a sweep that cannot be composed."""
     RequestedCell.uncomposed(sweep, words).refuse(ConfigError(message))
 
 

@@ -38,7 +38,10 @@ class DataError(RunError, ValueError):
 
 
 class DivergedError(RunError):
-    """A loss or gradient that is not finite. The weights were left as they were."""
+    """A loss, gradient or test score that is not finite, or a test score worse than the uniform code.
+
+    A step whose loss or gradient is not finite does not change the weights.
+    """
 
     exit_code = 4
     status = "diverged"

@@ -1,4 +1,4 @@
-"""Memory: its peak, fewer sequences at once where it does not suffice, and memory kept between steps."""
+"""Memory of the process: its peak, and freed memory that is kept for the next tensors."""
 
 from __future__ import annotations
 
@@ -8,72 +8,16 @@ import gc
 import platform
 import resource
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
 
 import torch
 
 from architectures.kernels.cpu.build import shared_library
-from experiments.runtime.errors import OutOfMemoryError, is_out_of_memory
-
-T = TypeVar("T")
 
 TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3
 """Names of settings of the C library (malloc.h)."""
 LARGE = 2**25
 """Bytes from which a block is a separate mapping: the highest value to which glibc raises this limit."""
-
-
-class MicroBatcher:
-    """Chooses how many sequences are computed at once.
-
-    Work that runs out of memory is repeated with half as many. With ``auto`` the
-    run continues with the size that fits: the batch is the same, and so is the loss to rounding.
-    Otherwise the run ends, and the message recommends that size.
-    """
-
-    def __init__(self, size: int | str | None, batch_size: int, *, alone: bool = True) -> None:
-        """``alone=False`` never retries: multiple processes must stay in step."""
-        self.alone = alone
-        self.auto = size == "auto"
-        self.size = size if isinstance(size, int) else batch_size
-
-    def run(self, work: Callable[[int], T]) -> T:
-        """Return ``work(size)``, which must be repeatable. Raises OutOfMemoryError."""
-        tried: list[int] = []
-        reason = ""
-        while True:
-            try:
-                result = work(self.size)
-            except Exception as error:
-                if not is_out_of_memory(error):
-                    raise
-                reason = reason or str(error).strip().partition("\n")[0] or type(error).__name__
-                if not self.alone:
-                    raise OutOfMemoryError(
-                        f"out of memory in one of several processes, with {self.size} sequences at once in "
-                        f"each: {reason}; set budget.micro_batch_size lower, which changes memory and not "
-                        "results"
-                    ) from error
-            else:
-                if tried and not self.auto:
-                    raise OutOfMemoryError(
-                        f"out of memory with {tried[0]} sequences at once: {reason}; {self.size} fit: set "
-                        f"budget.micro_batch_size={self.size} (or auto), which changes memory and not results"
-                    )
-                return result
-            # After the handler, so that its traceback no longer references tensors of the failed attempt.
-            tried.append(self.size)
-            if self.size == 1:
-                raise OutOfMemoryError(
-                    f"out of memory even with one sequence at once: {reason}; choose a smaller model or a "
-                    "shorter sequence"
-                )
-            self.size = (self.size + 1) // 2
-            gc.collect()
-            if torch.cuda.is_available():
-                torch.cuda.empty_cache()
 
 
 def keep_freed_memory() -> None:

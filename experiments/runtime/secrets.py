@@ -69,6 +69,9 @@ _HEX_KEY = re.compile(r"(?:(?<![\w.-])([\w.-]++)=)?(?<![\w/@])[0-9a-fA-F]{40}(?!
 def redact(tree: Any, name: str = "") -> Any:
     """A copy of ``tree`` with ``"<redacted>"`` in place of everything that looks like a secret.
 
+    For files, uploads and error messages. It guesses from names too; ``without_known_secrets``, for printed
+    text, does not.
+
     Secrets are: values under names that contain api_key, access_key, secret, password, passphrase,
     credential or token (not "tokens", not "tokenizer", and numbers under a
     "token" name stay: FLOPs per token are no secret); the same in ``name=value``
@@ -113,11 +116,16 @@ def _is_secret(name: str, value: object) -> bool:
 
 
 def without_known_secrets(text: str) -> str:
-    """Return text without values of secret variables, tokens of a known shape, and secrets of URLs."""
+    """Return text without values of secret variables, tokens of a known shape, and secrets of URLs.
+
+    For printed text, such as that of a model: unlike ``redact`` it keeps values under secret names, and
+    strings of 40 hex digits.
+    """
     return _without(_secret_values(), text)
 
 
 def _without(values: re.Pattern[str], text: str) -> str:
+    """Do what ``without_known_secrets`` does; ``values`` is the pattern of the environment's secrets."""
     text = _KNOWN_KEY.sub(REDACTED, values.sub(REDACTED, text))
     return _URL_QUERY.sub(rf"\1{REDACTED}", _URL_USER.sub(rf"\1{REDACTED}", text))
 

@@ -35,7 +35,7 @@ def torch_seed(*parts: int | str) -> int:
 
 
 def initialization_seed(seed: int) -> int:
-    """Return the seed of the model's initial weights; ``run.build`` sets it."""
+    """Return the seed of the model's initial weights; ``experiments.run.run.new_model`` sets it."""
     return torch_seed(seed, "initialisation")
 
 
@@ -76,5 +76,5 @@ def router_probe_seed(split: str, start: int) -> int:
 
 
 def generation_seed(seed: int, prompt: int, sample: int) -> int:
-    """Return the seed of one sample of one prompt of ``experiments.generate``."""
+    """Return the seed of one sample of one prompt (``experiments.run.generation.writing``)."""
     return torch_seed(seed, "sample", prompt, sample)

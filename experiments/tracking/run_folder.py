@@ -1,4 +1,4 @@
-"""The run folder: all files of one run, and the run folders of a study.
+"""The run folder: the files of one run, and the run folders of a study.
 
 The path of a run folder is a function of the configuration, not of the time.
 
@@ -8,6 +8,12 @@ metrics.jsonl      one row for each logged step and each evaluation
 train.log          the lines that its processes printed, with the time (UTC)
 routing/           the experts that process a few fixed examples at each evaluation, for a mixture of experts
 checkpoints/       the state needed to resume
+saved.json         the step of the checkpoint that was saved last
+model.json         the model without training data, to open it on any machine
+tokenizer.json     its tokenizer, for tasks of text
+lock.json          the process that writes the run
+failures/          steps that were not finite, and stacks of steps that hung
+restarts.json      restarts of a SLURM job without progress
 result.json        written last, atomically: how the run ended, or that it was stopped and can be resumed
 """
 
@@ -182,7 +188,7 @@ class RunFolder:
         """Return True if metrics.jsonl has a row of this kind for a step."""
         return any(row.kind == kind and row.step == step for _, row in self._lines())
 
-    def loss(self) -> float:
+    def score_to_minimize(self) -> float:
         """Return the last validation score, negated if a higher score is better; infinite without a score."""
         result = self.result()
         scores = [row.measured for row in self.rows() if row.kind == "validation"]

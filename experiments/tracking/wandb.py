@@ -2,7 +2,7 @@
 
 Offline runs are inside their run folders, in ``wandb/offline-run-*``, one for each session of a run
 that was interrupted; the newest has every row of the run. When a run ends, its small files
-(``summary.FILES``) are saved as files of the W&B run, for ``archbench wandb fetch`` to read back; with
+(``tracker.FILES``) are saved as files of the W&B run, for ``archbench wandb fetch`` to read back; with
 ``tracking.artifacts=true`` the model is logged as an artifact.
 
 The summary of a run is a row of W&B's table of runs. It has scores, cost and status, at most ``MOST_SUMMARY``

@@ -25,10 +25,10 @@ from experiments.evaluation.measure import EVALUATION_SEED, measure
 from experiments.objectives.objective import Objective, View
 from experiments.runtime.atomic_io import write_bytes
 from experiments.runtime.device import inference
-from experiments.runtime.memory import MicroBatcher
 from experiments.runtime.seeds import router_probe_seed
 from experiments.tasks.metrics import Metric
 from experiments.tracking.run_folder import RunFolder
+from experiments.training.micro_batcher import MicroBatcher
 from experiments.training.optimizer_step import averaged
 from experiments.training.parallel.strategy import Strategy
 

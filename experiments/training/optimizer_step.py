@@ -1,4 +1,7 @@
-"""The learning rate of a step, the norm of its gradients, and the moving average of the weights.
+"""What a training step does around ``optimizer.step``, which ``Trainer.train_step`` calls.
+
+Before it: the learning rate of the step, the norm of the gradients, and their clipping. After it: the moving
+average of the weights.
 
 An exponential moving average (EMA) of a parameter is one of its moments in the optimizer, and is saved and
 resumed with them.

@@ -1,7 +1,8 @@
 """The training loop: one loop for every backbone, objective and task.
 
-``TrainState`` has everything that is needed to continue. Examples, masks and dropout of a step are functions
-of its index only, so a run that was killed and resumed equals one that was not.
+A checkpoint has the weights, the optimizer's moments and ``TrainState``, which is all that a run needs to
+continue. Examples, masks and dropout of a step are functions of its index only, so a run that was killed and
+resumed equals one that was not.
 """
 
 from __future__ import annotations
@@ -19,7 +20,6 @@ from experiments.objectives.objective import View
 from experiments.runtime.console import Console
 from experiments.runtime.errors import CheckpointError, DataError, DivergedError, Preempted
 from experiments.runtime.machine import process_rank
-from experiments.runtime.memory import MicroBatcher
 from experiments.runtime.preemption import Interruptions
 from experiments.runtime.run_lock import RunLock
 from experiments.runtime.secrets import redact
@@ -34,6 +34,7 @@ from experiments.training.checkpoints.checkpoint_policy import CheckpointSaver, 
 from experiments.training.checkpoints.train_state import TrainState
 from experiments.training.evaluator import Evaluator
 from experiments.training.loss import not_finite, write_report
+from experiments.training.micro_batcher import MicroBatcher
 from experiments.training.optimizer_step import (
     averaged,
     clip_gradients,
@@ -352,7 +353,10 @@ BLOCK_STEPS = 16
 
 
 class BatchPrefetcher:
-    """Makes the batches of a run for multiple steps at once; they equal those made one by one."""
+    """Makes the batches of a run for multiple steps at once; they equal those made one by one.
+
+    One call of the task for many examples takes less time than many calls. Nothing runs in the background.
+    """
 
     def __init__(
         self, task: Task, seed: int, batch_size: int, total_steps: int, *, part: int = 0, parts: int = 1

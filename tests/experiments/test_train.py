@@ -157,7 +157,7 @@ def test_one_failing_cell_does_not_stop_a_sweep(tmp_path: Path, launcher: str) -
         f"hydra/launcher={launcher}",
     )
     assert ended.returncode == 4, ended.stderr
-    assert "at least one cell failed" in ended.stderr.splitlines()[-1]
+    assert "at least one run failed" in ended.stderr.splitlines()[-1]
     assert "optimizer.learning_rate=1e+30 " in ended.stderr.splitlines()[0]  # the cell, as Hydra writes it
     assert "Traceback" not in ended.stderr
     found = [json.loads(path.read_text()) for path in tmp_path.rglob("result.json")]

@@ -151,7 +151,7 @@ def test_f15_a_locked_cell_is_said_and_the_others_go_on(tmp_path: Path, record: 
     lines = ended.stderr.splitlines()
     assert f"this run is being written by process {os.getpid()}" in lines[0]
     assert "seed=0" in lines[0]
-    assert lines[-1].startswith("error: at least one cell failed")
+    assert lines[-1].startswith("error: at least one run failed")
     assert "Traceback" not in ended.stderr
     assert not locked.exists()
     assert commands.result(free)["status"] == "complete"

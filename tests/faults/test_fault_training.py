@@ -17,8 +17,8 @@ from safetensors.torch import load_file
 
 from experiments.objectives.language_modelling.causal_lm import CausalLM
 from experiments.runtime.errors import DivergedError, OutOfMemoryError, is_out_of_memory
-from experiments.runtime.memory import MicroBatcher
 from experiments.training.loss import MOST_IN_A_ROW, MOST_IN_ALL, WINDOW, LossAnomalies
+from experiments.training.micro_batcher import MicroBatcher
 from experiments.training.trainer import Trainer
 from tests.experiments import commands
 from tests.faults.children import in_a_child

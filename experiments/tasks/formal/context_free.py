@@ -1,6 +1,6 @@
 """Formal languages that a stack decides: reversal, a stack itself, sums with brackets, equations.
 
-Delétang et al. 2023 (arXiv 2207.02098), the level "deterministic context-free"; see ``language.py``.
+Delétang et al. 2023 (arXiv 2207.02098), the level "deterministic context-free"; see ``base.py``.
 
 Shapes: B examples, N symbols of a string, M symbols of its answer.
 """

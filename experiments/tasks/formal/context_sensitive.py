@@ -1,6 +1,6 @@
 """Formal languages that need more than a stack: copies, sorting, binary arithmetic.
 
-Delétang et al. 2023 (arXiv 2207.02098), the level "context-sensitive"; see ``language.py``. Binary numbers
+Delétang et al. 2023 (arXiv 2207.02098), the level "context-sensitive"; see ``base.py``. Binary numbers
 may be zero and may begin with zeros. An answer that is shorter than the maximum is padded with end symbols,
 which are scored, so that a model that fills in masked positions is not told the length of the answer.
 

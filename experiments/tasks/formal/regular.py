@@ -1,6 +1,6 @@
 """Formal languages that a finite automaton decides: parity, even pairs, a cycle, sums without brackets.
 
-Delétang et al. 2023 (arXiv 2207.02098), the level "regular"; see ``language.py``.
+Delétang et al. 2023 (arXiv 2207.02098), the level "regular"; see ``base.py``.
 
 Shapes: B examples, N symbols of a string.
 """

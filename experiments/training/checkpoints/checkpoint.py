@@ -66,7 +66,7 @@ def write(
     """Commit a checkpoint, verify it, and then remove all but the newest ``keep``.
 
     Args:
-        tensors: by kind and name, as ``state_dict.gather_state`` returns them.
+        tensors: by kind and name, as ``stored_state.gather_state`` returns them.
         state: everything else that is needed to continue; it must be representable in JSON.
         keep: number of checkpoints left, the new one included.
         log: receives a line about old checkpoints that could not be removed, which do no harm.

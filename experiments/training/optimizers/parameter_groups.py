@@ -28,7 +28,8 @@ def parameter_groups(
     ``numbers`` are the indices of parameters in a single process, by which moments are saved.
 
     Args:
-        apart: ids of parameters in separate groups, which have ``apart=True``; None for none.
+        apart: ids of parameters in separate groups. With it, even if it is empty, every group has a key
+            ``apart``, True for these; with None no group has the key.
     """
     groups: dict[tuple[bool, float, float, bool], list[nn.Parameter]] = {}
     for parameter in model.parameters():
@@ -46,7 +47,7 @@ def parameter_groups(
         result += [
             {
                 "params": [parameter for parameter, _ in part],
-                "numbers": [indices for _, indices in part],
+                "numbers": [index for _, index in part],
                 "weight_decay": config.weight_decay / factor if decayed else 0.0,
                 "peak": min(config.learning_rate * factor, cap),
                 **({} if apart is None else {"apart": is_apart}),

@@ -48,7 +48,7 @@ def test_a_sweep_records_what_it_refuses_and_trains_the_others(tmp_path: Path) -
     assert "needs a causal backbone" in frame.loc["encoder", "message"]
     assert "study mix: 1 complete, 2 refused" in ended.stdout
     assert f"archbench compare study=mix runs={tmp_path}" in ended.stdout
-    assert "at least one cell failed" in ended.stderr
+    assert "at least one run failed" in ended.stderr
     for reason in ("did you mean 'mamba'?", "needs a causal backbone"):
         assert (ended.stdout + ended.stderr).count(reason) == 1
     for path in tmp_path.glob("mix/*/s3/result.json"):

@@ -107,17 +107,17 @@ def test_a_file_is_replaced_in_one_piece(tmp_path: Path, monkeypatch: pytest.Mon
 @pytest.mark.parametrize(("direction", "loss"), [("lower", 0.5), ("higher", -0.5)])
 def test_the_loss_is_the_last_score_on_validation(direction: str, loss: float, tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
-    assert folder.loss() == math.inf  # nothing has ended here
+    assert folder.score_to_minimize() == math.inf  # nothing has ended here
     for step, score in ((1, 0.7), (2, 0.5)):
         folder.log(metric_row("validation", step, score=score, other=9.0))
     folder.log(metric_row("train", 2, loss=3.0))
     metric = {"name": "score", "split": "test", "direction": direction, "value": 8.0}
     write_result(tmp_path, {"status": "complete", "metrics": [metric]})
-    assert folder.loss() == loss
+    assert folder.score_to_minimize() == loss
     folder.metrics.rename(tmp_path / "moved.jsonl")
-    assert folder.loss() == math.inf
+    assert folder.score_to_minimize() == math.inf
     write_result(tmp_path, {"status": "diverged", "metrics": []})
-    assert folder.loss() == math.inf
+    assert folder.score_to_minimize() == math.inf
 
 
 def test_no_secret_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

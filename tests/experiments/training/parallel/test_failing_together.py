@@ -141,7 +141,7 @@ def test_a_sweep_is_not_for_several_processes(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setenv("RANK", "0")
     cfg = commands.compose(*WORDS, *commands.RECALL, "hydra.mode=MULTIRUN")
-    with pytest.raises(ConfigError, match="torchrun for each cell"):
+    with pytest.raises(ConfigError, match="torchrun for each run"):
         train_command(cfg)
 
 
