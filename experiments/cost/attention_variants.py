@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Iterator
 
 from architectures.backbone import BackboneConfig
+from architectures.backbones.hybrid import ATTENTION, HybridConfig
 from architectures.backbones.transformer import TransformerConfig
 from architectures.layers.attention.config import AttentionConfig, LatentConfig
 from architectures.layers.attention.multi_head import head_dim
@@ -20,7 +21,10 @@ def variants(config: BackboneConfig) -> Iterator[tuple[str, BackboneConfig]]:
     Only the attention differs. Impossible latents are skipped: with a source, and with positions that are
     added to the scores.
     """
-    if not isinstance(config, TransformerConfig):
+    has_attention = isinstance(config, TransformerConfig)
+    if isinstance(config, HybridConfig):
+        has_attention = bool(config.mixer_types & set(ATTENTION))
+    if not isinstance(config, TransformerConfig) or not has_attention:
         yield "its own", config
         return
     attention, latent = config.attention, config.attention.latent
