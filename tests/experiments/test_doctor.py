@@ -28,7 +28,7 @@ def test_it_names_versions_disks_and_services(
 def test_a_full_disk_is_what_keeps_runs_from_working(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(doctor, "ROOM", 2**80)
+    monkeypatch.setattr(doctor, "LEAST_FREE_BYTES", 2**80)
     assert doctor.main([]) == 1
     assert "!!  runs: " in capsys.readouterr().out
     assert doctor.main(["study=x"]) == 2

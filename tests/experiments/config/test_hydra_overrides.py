@@ -44,7 +44,7 @@ OPTIONS = {
     "scale=tiny": "nano", "budget=debug": "smoke",
     # beginnings and words of a name
     "backbone=gpt": "gpt2", "backbone=bert": "bert_base", "backbone=t5": "t5_base",
-    "backbone=dplr": "s4_dplr", "backbone=mamba3": "mamba", "backbone=decoder_only": "decoder",
+    "backbone=dplr": "s4_dplr", "backbone=mambaa": "mamba", "backbone=decoder_only": "decoder",
     "task=cifar": "cifar10", "task=pathfind": "pathfinder", "objective=span": "span_corruption",
     "schedule=cos": "cosine", "optimizer=adamw_torch": "adamw", "device=cuda:0": "cuda",
     "parallel=fsdp2": "fsdp", "study=125m": "recipe/125m", "study=shakespeare": "reproduce/shakespeare",
