@@ -38,8 +38,8 @@ class Context:
     """The last position that each token may attend to, where decoding looks ahead; None for the token
     itself."""
     carried: dict[str, Tensor] = field(default_factory=dict)
-    """What a layer hands to all later ones, by name. Unlike what ``once`` keeps, it is no function of the
-    context."""
+    """Tensors that a layer hands to all later ones, by name. Unlike what ``once`` keeps, they are no function
+    of the context."""
     carried_mirrored: dict[str, Tensor] = field(default_factory=dict)
     """The same for layers that read the mirrored sequence."""
     windows: dict[str, Tensor] | None = None

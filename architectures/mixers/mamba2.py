@@ -9,9 +9,7 @@ of heads that share B and C, N state size.
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass, replace
-from typing import Self
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
@@ -30,10 +28,10 @@ from architectures.kernels.cpu.decode.dispatch import Branch, DecodeSpec, Residu
 from architectures.kernels.cpu.decode.ssm import mamba2_branch
 from architectures.kernels.cpu.mamba_ops import cpp_finish
 from architectures.kernels.pointwise import uses_cpp
-from architectures.layers.block import MixerConfig
 from architectures.layers.canon import filtered
 from architectures.layers.context import Context
 from architectures.layers.ssm.causal_conv1d import CausalConvolution, convolved
+from architectures.layers.ssm.heads_config import HeadsConfig
 from architectures.layers.ssm.recurrent import RecurrentMixer, State, document_starts, draw_time_steps
 from architectures.layers.ssm.ssd import ssd, ssd_flops
 
@@ -41,15 +39,9 @@ NORMS = ("after_gate", "before_gate", "none")
 
 
 @dataclass(frozen=True, kw_only=True)
-class SSDConfig(MixerConfig):
+class SSDConfig(HeadsConfig):
     """The Mamba-2 mixer."""
 
-    num_heads: int = 8
-    """Heads; each has one decay."""
-    head_dim: int | None = None
-    """Channels of a head (P); null for 2 d_model / num_heads."""
-    d_state: int | None = None
-    """State of each channel (N); null for 64."""
     num_groups: int = 1
     """Groups of heads; those of a group share B and C."""
     conv_width: int = 4
@@ -105,20 +97,6 @@ class SSDConfig(MixerConfig):
             raise ValueError(
                 f"dt_floor={self.dt_floor} must not be negative, nor above dt_ceiling={self.dt_ceiling}"
             )
-
-    @property
-    def channel_multiple(self) -> int:
-        heads = self.num_heads if self.head_dim is None else 1
-        return heads // math.gcd(2, heads)  # there are 2 d_model channels
-
-    def resolved(self, d_model: int) -> Self:
-        """Return the configuration with every null replaced by its default for this width."""
-        if self.head_dim is None and 2 * d_model % self.num_heads:
-            raise ValueError(
-                f"num_heads={self.num_heads} must divide 2 d_model={2 * d_model}: change it, or give head_dim"
-            )
-        head_dim = self.head_dim or 2 * d_model // self.num_heads
-        return replace(self, head_dim=head_dim, d_state=self.d_state or 64)
 
 
 class GatedNorm(nn.Module):

@@ -10,30 +10,25 @@ G groups of heads that share B and C, N state size, S angles.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
-from typing import Self
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from architectures.backbone import Flops, linear_flops
-from architectures.layers.block import MixerConfig
 from architectures.layers.canon import filtered
 from architectures.layers.context import Context
 from architectures.layers.linear_attention.base import LINEAR_PATHS
+from architectures.layers.ssm.heads_config import HeadsConfig
 from architectures.layers.ssm.recurrent import RecurrentMixer, State, document_starts, draw_time_steps
 from architectures.layers.ssm.trapezoid import TrapezoidState, trapezoid, trapezoid_flops
 
 
 @dataclass(frozen=True, kw_only=True)
-class Mamba3Config(MixerConfig):
+class Mamba3Config(HeadsConfig):
     """The Mamba-3 mixer; the defaults are the authors', with a smaller state and fewer heads."""
 
-    num_heads: int = 8
-    """Heads; each has one decay."""
-    head_dim: int | None = None
-    """Channels of a head (P); null for 2 d_model / num_heads."""
     d_state: int | None = None
     """State of each channel (N), an even number; null for 64."""
     num_groups: int = 1
@@ -73,20 +68,6 @@ class Mamba3Config(MixerConfig):
             raise ValueError(
                 f"dt_min={self.dt_min} and dt_max={self.dt_max} must satisfy 0 < dt_min <= dt_max"
             )
-
-    @property
-    def channel_multiple(self) -> int:
-        heads = self.num_heads if self.head_dim is None else 1
-        return heads // math.gcd(2, heads)  # there are 2 d_model channels
-
-    def resolved(self, d_model: int) -> Self:
-        """Return the configuration with every null replaced by its default for this width."""
-        if self.head_dim is None and 2 * d_model % self.num_heads:
-            raise ValueError(
-                f"num_heads={self.num_heads} must divide 2 d_model={2 * d_model}: change it, or give head_dim"
-            )
-        head_dim = self.head_dim or 2 * d_model // self.num_heads
-        return replace(self, head_dim=head_dim, d_state=self.d_state or 64)
 
 
 class Mamba3(RecurrentMixer):

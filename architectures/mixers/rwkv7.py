@@ -227,9 +227,9 @@ class RWKV7(RecurrentMixer):
 
     @torch.no_grad()
     def initialise(self, num_branches: int) -> None:
-        """As in the authors' code, but for two kinds of zeros, which would leave others without a gradient:
-        the output projection, which starts like that of other mixers, and the first factors of low-rank
-        projections."""
+        """Initialise as the authors' code does, but for two kinds of zeros, which would leave others without
+        a gradient: the output projection, which starts like that of other mixers, and the first factors of
+        low-rank projections."""
         D, C, K = self.out.out_features, self.out.in_features, self.width
         depth, rest = self.layer / max(1, self.layers - 1), 1 - self.layer / self.layers
         powers = torch.tensor([0.2, 0.9, 0.7, 0.7, 0.9, 0.2])

@@ -1,4 +1,4 @@
-"""What a run and a study print at their end: scores with their uncertainties, cost, and the next command."""
+"""Summaries of a run and a study, printed at their end: scores with uncertainties, cost, the next command."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What this process may use of the machine, cores and memory, and its rank among those that share a run."""
+"""Cores and memory that this process may use, and its rank among the processes that share a run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a training step does around ``optimizer.step``, which ``Trainer.train_step`` calls.
+"""Operations of a training step around ``optimizer.step``, which ``Trainer.train_step`` calls.
 
 Before it: the learning rate of the step, the norm of the gradients, and their clipping. After it: the moving
 average of the weights.

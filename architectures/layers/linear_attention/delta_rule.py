@@ -145,7 +145,7 @@ def _head_scores(
 def _channel_scores(
     q_BHNCK: Tensor, beta_k_BHNCK: Tensor, k_BHNCK: Tensor, log_decay_BHNCK: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """As ``_head_scores``, for decays of channels and a single update for each token."""
+    """Return the tensors of ``_head_scores`` for decays of channels and a single update for each token."""
     rows_BHNCRK = torch.stack([q_BHNCK, beta_k_BHNCK], dim=-2)
     scores_BHNRCC = decayed_scores(rows_BHNCRK, k_BHNCK[..., None, :], log_decay_BHNCK).squeeze(-3)
     read_BHNCC, system_BHNCC = scores_BHNRCC.unbind(-3)

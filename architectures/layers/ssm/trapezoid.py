@@ -17,7 +17,7 @@ from architectures.layers.ssm.ssd import chunk_decays
 
 @dataclass(frozen=True, kw_only=True)
 class TrapezoidState:
-    """What the next step reads."""
+    """State after a step, with the input and key of that step, which the next step reads."""
 
     h_BHPN: Tensor
     """The state of each head."""

@@ -1,4 +1,4 @@
-"""What all optimizers have in common: groups of parameters, and classes without wrappers for the compiler."""
+"""Common parts of all optimizers: groups of parameters, and classes without wrappers for the compiler."""
 
 from __future__ import annotations
 

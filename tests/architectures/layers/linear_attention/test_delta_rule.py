@@ -216,7 +216,7 @@ def test_any_decay_in_float32(kind, rate):
 
 
 def test_channels_of_every_speed_in_float32():
-    """One channel forgets at once, its neighbour never: each keeps its digits."""
+    """A channel that forgets at once and a neighbour that never does both keep their digits."""
     q, k, v, beta, decay, memory = (x.detach() for x in operands(1, 200, 1, 4, 4, channels=True))
     decay = decay * torch.tensor([0.0, 1e-4, 1.0, 1e5], dtype=torch.float64)
     found, _ = delta_rule(*(x.float() for x in (q, k, v, beta, decay, memory)))
