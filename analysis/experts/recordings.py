@@ -30,7 +30,7 @@ from experiments.tasks.task import Batch, Task
 from experiments.tasks.text.text import Text, TextConfig
 from experiments.tracking.run_files import MetricRow
 from experiments.tracking.run_folder import RunFolder
-from experiments.training.evaluator import STATISTICS, choices, probe_view, read_tokens, routed
+from experiments.training.routing_probe import STATISTICS, choices, probe_view, read_tokens, routed
 
 DOMAINS = {"language reference": "embedded_reference", "library docstrings": "embedded_library"}
 """Text sources on which a run on text is evaluated, by their name in tables."""
@@ -103,7 +103,7 @@ def load_recordings(path: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Return the statistics of each recording and layer, and the load of each expert.
 
     Returns:
-        Columns ``step tokens layer``, ``experiments.training.evaluator.STATISTICS``, ``saturation``
+        Columns ``step tokens layer``, ``experiments.training.routing_probe.STATISTICS``, ``saturation``
         (against the last recording; NaN if its file is missing) and ``chance``; and
         ``step tokens layer expert load``. Both are empty without recordings.
     """

@@ -149,6 +149,8 @@ class FeedForward(nn.Module, ABC):
 
     accepts_low_precision_input: ClassVar[bool] = False
     """True where only matrix products read the input: under autocast it may come in their precision."""
+    num_experts: int = 0
+    """Routed experts; 0 for a dense layer."""
 
     def __init__(self) -> None:
         super().__init__()

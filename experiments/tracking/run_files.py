@@ -286,7 +286,8 @@ class MetricRow(Record):
     """A row of metrics.jsonl: progress of training, and values measured there by name.
 
     A row of kind ``validation`` has the metrics on the validation split and the standard error of the first.
-    One of kind ``routing`` has ``experiments.training.evaluator.STATISTICS`` of each layer, as LAYER/NAME.
+    One of kind ``routing`` has ``experiments.training.routing_probe.STATISTICS`` of each layer,
+    as LAYER/NAME.
     """
 
     model_config = ConfigDict(extra="allow")

@@ -57,6 +57,7 @@ class Experts(FeedForward):
     accepts_low_precision_input = (
         True  # the router reads rounded inputs, and computes in float32, as in Switch (section 2.4)
     )
+    low_precision_parameters = MATRICES
     gate_XFD: nn.Parameter | None
     gate_bias_XF: nn.Parameter | None
     up_bias_XF: nn.Parameter | None
@@ -68,7 +69,7 @@ class Experts(FeedForward):
         super().__init__()
         feedforward = feedforward or FeedForwardConfig()
         X = config.num_experts
-        self.config = config
+        self.config, self.num_experts = config, X
         self.activation = feedforward.function
         self.router = Router(d_model, config)
         gate_XFD = nn.Parameter(torch.empty(X, d_ff, d_model)) if feedforward.gated else None

@@ -46,6 +46,7 @@ class Router(nn.Linear):
     ``after_step`` updates it by the choices of the tokens in the step.
     """
 
+    low_precision_parameters = ()
     selection_X: Tensor
 
     def __init__(self, d_model: int, config: ExpertsConfig) -> None:

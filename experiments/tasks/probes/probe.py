@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 from experiments.data.counter_rng import epoch_order
 from experiments.runtime.seeds import stream
 from experiments.tasks.metrics import Reference
-from experiments.tasks.probes.shallow_baselines import best_reference, num_scored, shallow_scores
 from experiments.tasks.task import Batch, Task
 
 TRAIN_SET_SEED = 0
@@ -134,6 +133,8 @@ class Probe(Generated):
         return []
 
     def references(self) -> list[Reference]:
+        from experiments.tasks.probes.shallow_baselines import best_reference, num_scored, shallow_scores
+
         return [*self.guesses(), best_reference(shallow_scores(self), self.metric, num_scored(self))]
 
 

@@ -13,8 +13,6 @@ from torch.utils.checkpoint import checkpoint
 
 from architectures.layers.block import Block
 from architectures.layers.context import Context
-from architectures.layers.moe.experts import MATRICES, Experts
-from architectures.layers.moe.router import Router
 from experiments.runtime.errors import ConfigError
 
 
@@ -73,15 +71,14 @@ def compile_seconds() -> float:
 def wide_parameters(model: nn.Module, blocks: Iterable[nn.Module]) -> list[str]:
     """Return the names of the parameters of blocks that are needed in float32.
 
-    These are all but the weights of linear layers and of experts, which are only used in matrix products.
-    Those of routers are also needed in float32.
+    These are all but those that are only used in matrix products: the weights of linear layers, or what a
+    module lists in ``low_precision_parameters``.
     """
     rounded: set[int] = set()
     for block in blocks:
         for part in block.modules():
-            if isinstance(part, nn.Linear) and not isinstance(part, Router):
-                rounded.add(id(part.weight))
-            elif isinstance(part, Experts):
-                rounded |= {id(getattr(part, name)) for name in MATRICES}
+            default = ("weight",) if isinstance(part, nn.Linear) else ()
+            names: tuple[str, ...] = getattr(part, "low_precision_parameters", default)
+            rounded |= {id(getattr(part, name)) for name in names}
     within = {id(parameter) for block in blocks for parameter in block.parameters()}
     return [name for name, p in model.named_parameters() if id(p) in within - rounded]

@@ -21,7 +21,6 @@ from torch.nn.parallel import DistributedDataParallel
 
 from architectures.backbone import Backbone
 from architectures.layers.block import Block
-from architectures.layers.moe.experts import Experts
 from experiments.objectives.objective import Objective, View
 from experiments.runtime.errors import ConfigError
 from experiments.training.loss import Loss
@@ -104,6 +103,8 @@ class Strategy:
         for block in self.blocks:
             compile_block(block)
         if self.dims.experts is not None:
+            from architectures.layers.moe.experts import Experts
+
             for layer in self.model.modules():
                 if isinstance(layer, Experts):  # which tokens travel, and how many, depends on data
                     layer._routed = torch.compiler.disable(layer._routed)  # type: ignore[method-assign]
