@@ -17,6 +17,9 @@ from numpy.typing import NDArray
 
 from experiments.runtime.seeds import GAMMA, MASK_64, data_order_key, stream
 
+MOST_SCORED = 2**16
+"""Options that ``ExampleRNG.distinct`` gives a score each."""
+
 
 def _mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -93,11 +96,17 @@ class ExampleRNG:
     def distinct(
         self, name: str, options: int, slots: int, log_weight: NDArray[np.float64] | float = 0.0
     ) -> NDArray[np.int64]:
-        """Return integers in [0, options) drawn without replacement, by Gumbel top-k, shape (B, S).
+        """Return integers in [0, options) drawn without replacement, shape (B, S).
+
+        They are drawn by Gumbel top-k, or, from more than ``MOST_SCORED`` options of equal weight, as the
+        first images of a permutation, which needs memory for the drawn integers only.
 
         Args:
             log_weight: logarithms of the weights of the options, (options,) or (B, options); -inf for never.
         """
+        if options > MOST_SCORED and np.ndim(log_weight) == 0:
+            key_B = bits(stream(self.seed, self.split, name), self.index_B, 1)[:, 0]
+            return np.stack([permute(int(key), np.arange(slots), options) for key in key_B])
         score = log_weight - np.log(-np.log(self.uniform(name, options)))
         return np.argsort(-score, axis=1, kind="stable")[:, :slots]
 

@@ -125,7 +125,7 @@ def test_more_tokens_than_positions_are_refused():
         (MambaConfig, {"d_inner": 0}),
         (MambaConfig, {"dt_rank": 0}),
         (MambaConfig, {"d_state": 0}),
-        (MambaConfig, {"conv_width": 0}),
+        (MambaConfig, {"conv_width": -1}),
         (MambaConfig, {"dt_min": 0.2, "dt_max": 0.1}),
         (MoEConfig, {"feedforwards": ["experts", "X"]}),
         (DecoderConfig, {"feedforwards": ["attention"]}),

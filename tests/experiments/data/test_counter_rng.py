@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 import experiments.data.counter_rng
-from experiments.data.counter_rng import bits, permute, uniform
+from experiments.data.counter_rng import MOST_SCORED, ExampleRNG, bits, permute, uniform
 from experiments.runtime.seeds import stream
 
 
@@ -93,3 +93,17 @@ def test_the_numbers_stay_what_they_are():
         [18074882946671919669, 1952936728445087881],
     ]
     assert permute(9, np.arange(7), 7).tolist() == [3, 5, 6, 1, 4, 2, 0]
+
+
+@pytest.mark.parametrize("options", [MOST_SCORED, MOST_SCORED + 1, 256_000_000])
+def test_integers_without_replacement_are_distinct_uniform_and_independent_of_the_batch(options):
+    rng = ExampleRNG(seed=0, split="train", index_B=np.arange(40))
+    drawn_BS = rng.distinct("names", options, 250)
+    assert all(len(set(row)) == 250 for row in drawn_BS.tolist())
+    assert drawn_BS.min() >= 0
+    assert drawn_BS.max() < options
+    counts = np.histogram(drawn_BS, bins=100, range=(0, options))[0]
+    assert ((counts - 100) ** 2 / 100).sum() < 148.2  # 99 degrees of freedom, p = 0.001
+    counts = np.histogram(drawn_BS[:, 0], bins=4, range=(0, options))[0]
+    assert ((counts - 10) ** 2 / 10).sum() < 16.3  # 3 degrees of freedom, p = 0.001
+    assert np.array_equal(rng.rows(np.arange(40) == 7).distinct("names", options, 9)[0], drawn_BS[7, :9])
