@@ -108,7 +108,7 @@ class BlockDiffusion(MaskedDiffusion):
     ) -> DecodingState:
         """Return an empty state, with space for ``max_length`` tokens, in full blocks."""
         no_source(source_BS, type(self).__name__)
-        layers: list[Any] = [block.start(batch_size, max_length) for block in self._blocks()]
+        layers: list[Any] = [block.start(batch_size, max_length) for block in self._passes()]
         return DecodingState(lengths=[0] * batch_size, layers=layers)
 
     def denoise(self, tokens_BT: Tensor, state: DecodingState) -> Tensor:
@@ -133,7 +133,7 @@ class BlockDiffusion(MaskedDiffusion):
         return context
 
     def state_bytes(self, length: int, source_length: int = 0) -> int:
-        return sum(block.state_bytes(length, self.bytes_per_element) for block in self._blocks())
+        return sum(block.state_bytes(length, self.bytes_per_element) for block in self._passes())
 
 
 def two_copies(block_T: Tensor) -> Tensor:

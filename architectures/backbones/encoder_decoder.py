@@ -85,6 +85,8 @@ class EncoderDecoderConfig(TransformerConfig):
             raise ValueError(f"num_encoder_layers={self.num_encoder_layers} must be at least 1, or null")
         if self.attention.latent.kv_rank is not None:
             raise ValueError("attention.latent does not go with cross-attention: leave kv_rank null")
+        if self.loops is not None:
+            raise ValueError("loops does not go with an encoder-decoder: leave it null")
         if self.block.parallel:
             raise ValueError("block.parallel=true does not go with cross-attention")
         for name in ("encoder_heads", "encoder_d_ff"):

@@ -47,6 +47,9 @@ class StackConfig(BackboneConfig):
 
     num_layers: int = 2
     """Number of blocks."""
+    loops: int | None = None
+    """The blocks are applied this many times in turn, with the same weights (Dehghani et al. 2019, arXiv
+    1807.03819; without their step embeddings). Null for once."""
     norm_eps: float = 1e-5
     """Added to the mean square before the root, in every norm."""
     tie_embeddings: bool = False
@@ -61,6 +64,8 @@ class StackConfig(BackboneConfig):
         check_letters(self.canon)
         if self.num_layers < 1:
             raise ValueError(f"num_layers={self.num_layers} must be at least 1")
+        if self.loops is not None and self.loops < 2:
+            raise ValueError(f"loops={self.loops} must be at least 2, or null for once")
 
 
 class Stack(Backbone):
@@ -85,7 +90,7 @@ class Stack(Backbone):
     def initialise(self) -> None:
         """Draw the initial weights of all layers."""
         init_normal(self)
-        branches = sum(block.num_branches for block in self._blocks())
+        branches = sum(block.num_branches for block in self._passes())
         for part in self.modules():
             if isinstance(part, Mixer | FeedForward):
                 part.initialise(self.residual_branches(branches))
@@ -140,6 +145,10 @@ class Stack(Backbone):
     def _blocks(self) -> list[Block]:
         return [block for block in self.blocks if isinstance(block, Block)]
 
+    def _passes(self) -> list[Block]:
+        """Return the blocks in the order in which they are applied: all of them in each loop."""
+        return self._blocks() * (self.config.loops or 1)
+
     def compute(self, inputs: ModelInputs) -> Output:
         inputs.refuse(type(self).__name__, "time_B", "clean_BT")
         context = self.whole_context(inputs)
@@ -164,7 +173,7 @@ class Stack(Backbone):
     def run_blocks(self, x_BTD: Tensor, context: Context) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the output of the last block, before the final norm, and auxiliary losses."""
         auxiliary: dict[str, Tensor] = {}
-        for block in self.blocks:
+        for block in self._passes():
             x_BTD, extra = block(x_BTD, context)
             add_losses(auxiliary, extra)
         # With balance=all_layers, the layers return sums and no loss: this computes the loss from them.
@@ -180,13 +189,13 @@ class Stack(Backbone):
 
     def sequence_flops(self, length: int, source_length: int = 0) -> Flops:
         total = Flops(linear=linear_flops(self.final, length) + self.prediction_flops(length))
-        for block in self._blocks():
+        for block in self._passes():
             total = total + block.flops(length)
         return total
 
     def step_flops(self, length: int, source_length: int = 0) -> Flops:
         total = super().step_flops(length)
-        for mixer in (block.mixer for block in self._blocks()):
+        for mixer in (block.mixer for block in self._passes()):
             total = total + mixer.step_flops(length) - (mixer.flops(length + 1) - mixer.flops(length))
         return total
 
@@ -201,16 +210,16 @@ class Stack(Backbone):
         no_source(source_BS, type(self).__name__)
         if not self.capabilities.decodes:
             return super().start(batch_size, max_length)
-        layers: list[Any] = [block.start(batch_size, max_length) for block in self._blocks()]
+        layers: list[Any] = [block.start(batch_size, max_length) for block in self._passes()]
         lengths = [0] * batch_size
         if self.training:
             return DecodingState(lengths=lengths, layers=layers)
-        steps = compile_decode_steps(self._blocks(), max_length, self.score_bias)
+        steps = compile_decode_steps(self._passes(), max_length, self.score_bias)
         return CompiledDecodingState(lengths=lengths, layers=layers, steps=steps)
 
     def kernels(self) -> dict[str, str]:
         return (
-            {"decoding": decoding_path(self._blocks(), self.score_bias)} if self.capabilities.decodes else {}
+            {"decoding": decoding_path(self._passes(), self.score_bias)} if self.capabilities.decodes else {}
         )
 
     @torch.no_grad()
@@ -225,7 +234,7 @@ class Stack(Backbone):
     def step_with_context(self, context: Context, tokens_BT: Tensor, state: DecodingState) -> Tensor:
         """Return the logits of ``step`` for tokens at the positions of a context; ``state.lengths`` stays."""
         x_BTD = self.embed(tokens_BT, context, None)
-        steps = select_decode_steps(self._blocks(), state, x_BTD, context)
+        steps = select_decode_steps(self._passes(), state, x_BTD, context)
         for step, layer in zip(steps, state.layers, strict=True):
             x_BTD = step(x_BTD, layer, context)
         return self.predict(self.final(x_BTD))
@@ -237,7 +246,7 @@ class Stack(Backbone):
     def state_bytes(self, length: int, source_length: int = 0) -> int:
         if not self.capabilities.decodes:
             return 0
-        return sum(block.state_bytes(length, self.bytes_per_element) for block in self._blocks())
+        return sum(block.state_bytes(length, self.bytes_per_element) for block in self._passes())
 
 
 @dataclass(frozen=True, kw_only=True)

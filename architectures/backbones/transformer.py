@@ -86,6 +86,10 @@ class TransformerConfig(StackConfig):
                 f"positions.kind={self.positions.kind} does not go with attention.latent: use rope"
             )
         check_pattern("feedforwards", self.feedforwards, [*FEEDFORWARDS])
+        if self.loops is not None and "experts" in self.feedforward_types:
+            raise ValueError(
+                "loops does not go with experts: how many of them a token uses would depend on its routing"
+            )
 
     @property
     def feedforward_types(self) -> list[str]:

@@ -56,11 +56,13 @@ CANON = {
     "s4_bidirectional": "backbone.canon=ABCD",
 }
 """Settings of models with convolutions in other places, by backbone."""
+LOOPED = ("decoder", "mamba", "mamba2", "hybrid", "s4", "encoder", "masked_diffusion")
 VARIANTS = [f"{name} {words}" for name, words in CANON.items()]
+VARIANTS += [f"{name} backbone.loops=2" for name in LOOPED]
 ALL = [*SOLVED, *VARIANTS]
-FAST = [*FAMILIES, *VARIANTS[:3]]
+FAST = [*FAMILIES, *VARIANTS[:3], "hybrid backbone.loops=2"]
 BACKBONES = fast_only(ALL, FAST)
-"""The fast tier takes one of each family, and some with canon layers, in float64."""
+"""The fast tier takes one of each family, some with canon layers and one looped, in float64."""
 DTYPES = fast_only([torch.float32, torch.float64], [torch.float64])
 VOCABULARY, LONGEST = 29, 80
 
