@@ -296,8 +296,10 @@ class EncoderDecoder(Backbone):
 
 def _encoder_block(config: EncoderDecoderConfig, layer: int) -> Block:
     skip = config.block.stochastic_depth * layer / max(config.encoder_layers - 1, 1)
+    attention = make_attention(config, layer, causal=False)
+    attention.place(layer, config.encoder_layers)
     return Block(
-        make_attention(config, layer, causal=False),
+        attention,
         make_feedforward(config, config.encoder_feedforward_types[layer], causal=False),
         lambda: make_norm(config.block.norm, config.width, config.norm_eps),
         config.block,
@@ -309,8 +311,10 @@ def _encoder_block(config: EncoderDecoderConfig, layer: int) -> Block:
 def _decoder_block(config: EncoderDecoderConfig, layer: int) -> CrossAttentionBlock:
     feedforward = make_feedforward(config, config.feedforward_types[layer], causal=True)
     assert feedforward is not None
+    attention = make_attention(config, layer, causal=True)
+    attention.place(layer, config.num_layers)
     return CrossAttentionBlock(
-        make_attention(config, layer, causal=True),
+        attention,
         CrossAttention(config.width, config.attention, norm=config.block.norm, norm_eps=config.norm_eps),
         feedforward,
         lambda: make_norm(config.block.norm, config.width, config.norm_eps),

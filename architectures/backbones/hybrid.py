@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import pkgutil
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
@@ -134,17 +134,24 @@ class Hybrid(Transformer):
         """Return a mixer of a type."""
         if kind not in ATTENTION:
             return self.make_recurrent(kind, layer)
-        attention = replace(self.config.attention, layers=[ATTENTION[kind]])
-        return make_attention(self.config, layer, causal=self.capabilities.causal, attention=attention)
+        settings = replace(self.config.attention, layers=[ATTENTION[kind]])
+        attention = make_attention(self.config, layer, causal=self.capabilities.causal, attention=settings)
+        self._place(attention, layer, ATTENTION)
+        return attention
 
     def make_recurrent(self, kind: str, layer: int) -> Mixer:
         """Return a mixer with a state of fixed size."""
         settings = getattr(self.config, kind)
         mixer = RECURRENT[kind].make(self.config.width, settings, norm_eps=self.config.norm_eps)
         mixer.layer_type = kind
-        layers = [i for i, types in enumerate(self.config.layer_types) if kind in types.split("+")]
-        mixer.place(layers.index(layer), len(layers))
+        self._place(mixer, layer, {kind})
         return mixer
+
+    def _place(self, mixer: Mixer, layer: int, kinds: Collection[str]) -> None:
+        """Tell a mixer which of the layers with one of these types it is in."""
+        types = [set(item.split("+")) for item in self.config.layer_types]
+        layers = [i for i, present in enumerate(types) if present & set(kinds)]
+        mixer.place(layers.index(layer), len(layers))
 
     def residual_branches(self, count: int) -> int:
         parallel = sum(item.count("+") for item in self.config.layer_types)

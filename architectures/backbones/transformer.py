@@ -145,7 +145,9 @@ class Transformer(Stack):
         )
 
     def make_mixer(self, layer: int) -> Mixer:
-        return make_attention(self.config, layer, causal=self.capabilities.causal)
+        attention = make_attention(self.config, layer, causal=self.capabilities.causal)
+        attention.place(layer, self.config.num_layers)
+        return attention
 
     def make_feedforward(self, layer: int) -> FeedForward | None:
         return make_feedforward(

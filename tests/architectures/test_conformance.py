@@ -59,6 +59,8 @@ CANON = {
 LOOPED = ("decoder", "mamba", "mamba2", "hybrid", "s4", "encoder", "masked_diffusion")
 VARIANTS = [f"{name} {words}" for name, words in CANON.items()]
 VARIANTS += [f"{name} backbone.loops=2" for name in LOOPED]
+RESIDUAL = ("decoder", "moe", "encoder", "encoder_decoder", "masked_diffusion")
+VARIANTS += [f"{name} backbone.attention.value_residual=true" for name in RESIDUAL]
 ALL = [*SOLVED, *VARIANTS]
 FAST = [*FAMILIES, *VARIANTS[:3], "hybrid backbone.loops=2"]
 BACKBONES = fast_only(ALL, FAST)

@@ -59,6 +59,9 @@ class AttentionConfig:
     """Scores become c tanh(scores / c); null for none."""
     output_gate: bool = False
     """Multiply the output by the sigmoid of a projection of the input (Qiu et al. 2025, arXiv 2505.06708)."""
+    value_residual: bool = False
+    """Add the values of the first layer with attention to those of every later one, both times learned
+    factors that begin at 0.5 (Zhou et al. 2024, arXiv 2410.17897, learnable ResFormer)."""
     sinks: bool = False
     """A learned score for each head that is part of the softmax, without a value."""
     window: int | None = None
@@ -107,8 +110,9 @@ class AttentionConfig:
             raise ValueError(
                 "attention.latent goes with num_kv_heads=null, qk_norm=none and global layers only"
             )
-        if self.latent.kv_rank is not None and self.output_gate:
-            raise ValueError("attention.output_gate=true does not go with attention.latent: leave it false")
+        for name in ("output_gate", "value_residual"):
+            if self.latent.kv_rank is not None and getattr(self, name):
+                raise ValueError(f"attention.{name}=true does not go with attention.latent: leave it false")
 
     @property
     def kv_heads(self) -> int:

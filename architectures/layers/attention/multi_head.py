@@ -66,8 +66,16 @@ class Attention(SoftmaxAttention):
             self.k_norm = make_norm(norm, kv_width if full else self.head_dim, norm_eps)
         if self.positional and positions is not None and positions.by_layer:
             self.own_bias = relative_bias(positions, self.num_heads, bidirectional=not causal)
+        self.value_factor_2: nn.Parameter | None = None
+        """Factors of the values of the first layer and of this one, where they are added."""
         if config.sinks:
             self.sink_H = nn.Parameter(torch.zeros(self.num_heads))
+
+    def place(self, index: int, count: int) -> None:
+        """Add the value residual, where it is configured and this is not the first layer."""
+        if self.config.value_residual and index > 0:
+            self.value_factor_2 = nn.Parameter(torch.full((2,), 0.5))
+            self.value_factor_2.no_weight_decay = True  # type: ignore[attr-defined]
 
     def forward(self, x_BTD: Tensor, context: Context) -> Tensor:
         q_BHTE = self.query(x_BTD, context)
@@ -87,7 +95,17 @@ class Attention(SoftmaxAttention):
     def keys_values(self, x_BTD: Tensor, context: Context) -> tuple[Tensor, Tensor]:
         """Return keys and values (B, G, T, E); keys are rotated to their positions."""
         k_BGTE = self._filtered("k", self._project(x_BTD, self.k, "k_norm"), context)
-        return self._rotated(k_BGTE, context), self._heads(filtered(self, "v", self.v(x_BTD), context))
+        return self._rotated(k_BGTE, context), self._heads(self._values(x_BTD, context))
+
+    def _values(self, x_BTD: Tensor, context: Context) -> Tensor:
+        v_BTC = filtered(self, "v", self.v(x_BTD), context)
+        if not self.config.value_residual:
+            return v_BTC
+        first_BTC = context.carried.setdefault("attention values", v_BTC)
+        if self.value_factor_2 is None:
+            return v_BTC
+        first_factor, factor = self.value_factor_2.to(v_BTC.dtype)
+        return first_factor * first_BTC + factor * v_BTC
 
     @property
     def canon_widths(self) -> dict[str, int]:

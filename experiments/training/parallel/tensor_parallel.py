@@ -57,10 +57,10 @@ def _check(part: nn.Module, size: int) -> None:
                 f"tensor={size} does not divide attention.num_heads={part.num_heads} and "
                 f"num_kv_heads={part.num_kv_heads}"
             )
-        if c.qk_norm != "none" or c.sinks:
+        if c.qk_norm != "none" or c.sinks or c.value_residual:
             raise ValueError(
-                "tensor: weights of attention.qk_norm and attention.sinks are not divided with the heads: "
-                "use qk_norm=none and sinks=false"
+                "tensor: weights of attention.qk_norm, sinks and value_residual are not divided with heads: "
+                "use qk_norm=none, sinks=false and value_residual=false"
             )
     elif isinstance(part, DenseFeedForward):
         if part.up.out_features % size:

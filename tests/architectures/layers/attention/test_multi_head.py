@@ -15,6 +15,7 @@ from architectures.layers.attention.latent import LatentAttention
 from architectures.layers.attention.multi_head import Attention, CrossAttention
 from architectures.layers.context import Context
 from architectures.layers.positions import ALiBi, PositionsConfig
+from tests.architectures.test_conformance import build
 
 
 def explicit(
@@ -325,3 +326,39 @@ def graph(y: Tensor) -> Iterator[Any]:
         step = waiting.pop()
         yield step
         waiting += [before for before, _ in step.next_functions if before is not None]
+
+
+def test_the_values_of_the_first_layer_are_added_with_learned_factors():
+    torch.manual_seed(0)
+    config = AttentionConfig(num_heads=4, num_kv_heads=2, value_residual=True)
+    first, second = (Attention(32, config, causal=True).double() for _ in range(2))
+    first.place(0, 2)
+    second.place(1, 2)
+    assert first.value_factor_2 is None
+    second.value_factor_2 = torch.nn.Parameter(torch.tensor([0.3, -1.2], dtype=torch.float64))
+    x_BTD, z_BTD = torch.randn(2, 2, 7, 32, dtype=torch.float64)
+    context = Context.whole(torch.zeros(2, 7), None, None)
+    plain = AttentionConfig(num_heads=4, num_kv_heads=2)
+    reference = Attention(32, plain, causal=True).double()
+    reference.load_state_dict(first.state_dict())
+    torch.testing.assert_close(first(x_BTD, context), reference(x_BTD, context))
+
+    def attended(values: torch.nn.Linear, source_BTD: torch.Tensor) -> torch.Tensor:
+        """The second layer's weights, applied to the given values."""
+        q_BHTE = second.q(z_BTD).view(2, 7, 4, 8).transpose(1, 2)
+        k_BHTE = second.k(z_BTD).view(2, 7, 2, 8).transpose(1, 2).repeat_interleave(2, dim=1)
+        v_BHTE = values(source_BTD).view(2, 7, 2, 8).transpose(1, 2).repeat_interleave(2, dim=1)
+        score_BHTT = q_BHTE @ k_BHTE.mT / 8**0.5 + torch.full((7, 7), -torch.inf).triu(1)
+        return second.out((score_BHTT.softmax(-1) @ v_BHTE).transpose(1, 2).flatten(2))
+
+    expected = 0.3 * attended(first.v, x_BTD) - 1.2 * attended(second.v, z_BTD)
+    torch.testing.assert_close(second(z_BTD, context), expected)
+
+
+def test_the_value_residual_begins_at_the_first_layer_with_attention():
+    layers = ["mamba", "attention", "mamba", "local_attention"]
+    model = build(
+        "hybrid", layers=layers, num_layers=4, attention=AttentionConfig(value_residual=True, window=3)
+    )
+    factors = [name for name, _ in model.named_parameters() if name.endswith("value_factor_2")]
+    assert factors == ["blocks.3.mixer.value_factor_2"]

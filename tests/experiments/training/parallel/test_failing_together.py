@@ -119,6 +119,7 @@ def test_a_run_that_is_being_written_is_refused_by_all_once(tmp_path: Path) -> N
         (("budget.batch_size=3",), "budget.batch_size=3 cannot be divided among 2 processes"),
         (("backbone=mamba", "parallel=tensor"), "SelectiveSSM cannot be cut"),
         (("backbone.attention.qk_norm=head", "parallel=tensor"), "tensor: weights of attention.qk_norm"),
+        (("backbone.attention.value_residual=true", "parallel=tensor"), "sinks and value_residual"),
         (("parallel=fsdp", "parallel.tensor=3"), "2 processes cannot be divided"),
         (("parallel=tensor", "parallel.replicate=2"), "cannot be divided by both; start a multiple of 4"),
         (("parallel.expert=2",), "no experts to share out"),
