@@ -50,7 +50,7 @@ def stop(server: Server, runs: Path, sign: signal.Signals, after: int) -> None:
     until = time.monotonic() + PATIENCE
     while process.poll() is None and time.monotonic() < until:
         rows = RunFolder(folder).rows()
-        if rows and rows[-1]["step"] > after and commands.newest_step(folder) >= after - 4:
+        if rows and rows[-1].step > after and commands.newest_step(folder) >= after - 4:
             break
         time.sleep(0.001)
     process.send_signal(sign)

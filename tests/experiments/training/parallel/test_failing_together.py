@@ -125,7 +125,7 @@ def test_a_run_that_is_being_written_is_refused_by_all_once(tmp_path: Path) -> N
         (("parallel.expert=2",), "no experts to share out"),
         (("budget.micro_batch_size=auto",), "must keep step"),
     ],
-    ids=["batch", "layer", "norms", "processes", "both", "experts", "auto"],
+    ids=["batch", "layer", "norms", "values", "processes", "both", "experts", "auto"],
 )
 def test_what_cannot_be_divided_is_refused_once(tmp_path: Path, words: tuple[str, ...], said: str) -> None:
     found = ended(start_together(2, *WORDS, *commands.RECALL, *words, f"runs={tmp_path}"), 300)
