@@ -23,6 +23,9 @@ class RMSNorm(nn.RMSNorm):
     weight: nn.Parameter
     eps: float
 
+    def __init__(self, width: int, eps: float = 1e-5) -> None:
+        super().__init__(width, eps=eps)  # PyTorch's default is None, which the kernels cannot read
+
     def forward(self, x: Tensor, dtype: torch.dtype | None = None) -> Tensor:
         """``dtype`` is that of the result; None for that of x."""
         return rms_norm(x, self.weight, self.eps, dtype)

@@ -113,8 +113,10 @@ class Checkpoint(ABC):
     def applicable_rules(cls, model: Backbone) -> list[Rule]:
         """Return the rules of the model's parameters; each parameter is in exactly one.
 
+        A readout that is used in training only is left out.
+
         Raises:
-            ValueError: a parameter has no counterpart, such as that of an attached readout.
+            ValueError: a parameter has no counterpart, such as that of another attached readout.
         """
         parameters = model.state_dict()
         # Of a tied head, ``state_dict`` has both names.
@@ -123,6 +125,8 @@ class Checkpoint(ABC):
         covered = {name for rule in rules for name in rule.ours}
         assert covered <= set(parameters), sorted(covered - set(parameters))
         uncovered = sorted(names & parameters.keys() - covered)
+        if getattr(getattr(model, "readout", None), "training_only", False):
+            uncovered = [name for name in uncovered if not name.startswith("readout.")]
         if uncovered:
             raise ValueError(f"no tensor of {cls.__name__} holds {', '.join(uncovered[:3])}")
         return rules

@@ -107,10 +107,12 @@ def training_flops_per_token(model: Backbone, sizes: Sizes) -> float:
     """Three times the forward pass (the backward pass costs two), for each task token.
 
     Logits are counted at every position, though training computes only those that the loss reads: the size
-    of a model would else depend on what it is trained on. A readout is left out: its few products are less
-    than a thousandth of the backbone's.
+    of a model would else depend on what it is trained on. A readout counts where it has ``flops``; the
+    products of the others are less than a thousandth of the backbone's.
     """
     forward = sizes.passes * model.sequence_flops(sizes.length, sizes.source_length).total
+    if (readout := getattr(model, "readout", None)) is not None and hasattr(readout, "flops"):
+        forward += sizes.passes * readout.flops(sizes.length)
     return 3 * forward / (sizes.raw_length or sizes.length)
 
 

@@ -108,7 +108,7 @@ def test_the_command_reads_studies_and_frames(
 @pytest.mark.parametrize(
     ("words", "message", "code"),
     [
-        (["study=bridge", "probes=two.parquet"], "has runs of several studies: probes, probes_rates", 2),
+        (["study=bridge", "probes=two.parquet"], "has runs of multiple studies: probes, probes_rates", 2),
         (["study=bridge", "probes=none.parquet"], "none.parquet cannot be read", 3),
         (["frame=none.parquet"], "none.parquet cannot be read", 3),
         (["study=few", "probes=probes"], "fewer than five models", 2),

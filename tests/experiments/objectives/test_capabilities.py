@@ -10,15 +10,15 @@ from tests import CONF
 
 READOUTS = {"sequence_classification", "token_classification", "similarity"}
 PAIRS = {
-    "decoder": {"causal_lm", "classification", "prefix_lm", "seq2seq", *READOUTS},
-    "moe": {"causal_lm", "classification", "prefix_lm", "seq2seq", *READOUTS},
-    "mamba": {"causal_lm", "classification", "prefix_lm", "seq2seq", *READOUTS},
-    "s4": {"causal_lm", "classification", "prefix_lm", "seq2seq", *READOUTS},
+    "decoder": {"causal_lm", "multi_token", "classification", "prefix_lm", "seq2seq", *READOUTS},
+    "moe": {"causal_lm", "multi_token", "classification", "prefix_lm", "seq2seq", *READOUTS},
+    "mamba": {"causal_lm", "multi_token", "classification", "prefix_lm", "seq2seq", *READOUTS},
+    "s4": {"causal_lm", "multi_token", "classification", "prefix_lm", "seq2seq", *READOUTS},
     "encoder": {"masked_lm", "masked_diffusion", "classification", *READOUTS, "sentence_pairs"},
     "masked_diffusion": {"masked_lm", "masked_diffusion", "classification", *READOUTS, "sentence_pairs"},
-    "mamba2": {"causal_lm", "classification", "prefix_lm", "seq2seq", *READOUTS},
-    "gla": {"causal_lm", "classification", "prefix_lm", "seq2seq", *READOUTS},
-    "hybrid": {"causal_lm", "classification", "prefix_lm", "seq2seq", *READOUTS},
+    "mamba2": {"causal_lm", "multi_token", "classification", "prefix_lm", "seq2seq", *READOUTS},
+    "gla": {"causal_lm", "multi_token", "classification", "prefix_lm", "seq2seq", *READOUTS},
+    "hybrid": {"causal_lm", "multi_token", "classification", "prefix_lm", "seq2seq", *READOUTS},
     "s4_bidirectional": {"masked_lm", "masked_diffusion", "classification", *READOUTS, "sentence_pairs"},
     "mamba_bidirectional": {"masked_lm", "masked_diffusion", "classification", *READOUTS, "sentence_pairs"},
     "mamba2_bidirectional": {"masked_lm", "masked_diffusion", "classification", *READOUTS, "sentence_pairs"},
