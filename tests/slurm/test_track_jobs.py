@@ -24,8 +24,8 @@ def commands(name: str, cluster: Path, tmp_path: Path) -> list[list[str]]:
     asked = (f"study=track/{name}", *words.split(), "backbone=decoder,mamba2", f"runs={tmp_path / 'runs'}")
     printed = jobs.module("slurm.submit", *asked, f"cluster={cluster}")
     assert f"{runs} runs, 0 ended, 0 in the queue, {runs} to submit" in printed
-    lines = [line.partition("=$(")[2].rpartition(")")[0] for line in printed.splitlines() if "=$(" in line]
-    return [shlex.split(line) for line in lines]
+    lines = [line.partition(": ")[2] for line in printed.splitlines() if line.startswith("  ")]
+    return [shlex.split(line) for line in lines if line.startswith("sbatch ")]
 
 
 @pytest.mark.full

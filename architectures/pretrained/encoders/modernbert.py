@@ -41,6 +41,7 @@ class ModernBert(Checkpoint):
         bias, norm_bias = hf.get("attention_bias", False), hf.get("norm_bias", False)
         period = hf.get("global_attn_every_n_layers", 3)
         max_length = hf.get("max_position_embeddings", 8192)
+        half_window = hf.get("sliding_window")  # transformers reads it after local_attention, and instead
         config = EncoderConfig(
             d_model=required_value(hf, "hidden_size"),
             d_ff=required_value(hf, "intermediate_size"),
@@ -51,7 +52,7 @@ class ModernBert(Checkpoint):
                 num_heads=required_value(hf, "num_attention_heads"),
                 bias=bias,
                 out_bias=bias,
-                window=hf.get("local_attention", 128),
+                window=hf.get("local_attention", 128) if half_window is None else 2 * half_window,
                 layers=read_layer_types(hf, default=["global", *["local"] * (period - 1)]),
                 dropout=hf.get("attention_dropout", 0.0),
             ),

@@ -90,8 +90,8 @@ def test_a_copy_that_breaks_off_leaves_nothing(
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"cell": "../../escaped"}, "cell='../../escaped' is no name"),
-        ({"digest": ".."}, "digest='..' is no name"),
+        ({"cell": "../../escaped"}, "cell='../../escaped' is not a valid name"),
+        ({"digest": ".."}, "digest='..' is not a valid name"),
         ({"seed": "0/../.."}, "seed: Input should be a valid integer"),
         ({"format": 2}, "another version"),
     ],

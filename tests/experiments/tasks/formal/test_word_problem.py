@@ -128,7 +128,7 @@ def test_the_examples_stay_what_they_are():
     ("settings", "message"),
     [
         ({"sequence_length": 7}, "sequence_length=7 must be even"),
-        ({"group": "S6"}, "group='S6'; did you mean 'S5'.*S3 to S5"),
+        ({"group": "S6"}, "group='S6'; options: .*S5.*S3 to S5"),
         ({"group": "Z1"}, "there are Z2 to Z120"),
         ({"group": "Q8"}, "there are Z2 to Z120"),
         ({"group": "A5", "swaps": True}, "group=A5 has no transpositions; take S3, S4 or S5"),
