@@ -4,6 +4,7 @@ archbench evaluate run=runs/single/decoder-text-nano-1a2b3c4d/s0
 archbench evaluate run=FOLDER task=text task.sequence_length=512 output=result.json
 archbench evaluate run=GPT2 task=text task.tokenizer.kind=folder task.tokenizer.path=GPT2
 archbench evaluate run=GPT2 text=story.txt stride=512
+archbench evaluate run=FOLDER path_likelihood=true filling.order=entropy filling.steps=64
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ if __name__ == "__main__":  # before the imports below: see experiments.config.h
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from omegaconf import DictConfig
@@ -29,7 +30,16 @@ from experiments.config.structured import component, typed
 from experiments.data.corpus import SPLITS
 from experiments.evaluation.measure import measure
 from experiments.evaluation.perplexity import nats_by_position, nats_by_recall, strided_perplexity, text_rates
-from experiments.run.load_model import LoadedModel, load_model, read_run
+from experiments.objectives.diffusion.block_diffusion import BlockDiffusion
+from experiments.objectives.diffusion.masked_diffusion import MaskedDiffusion
+from experiments.objectives.diffusion.path_likelihood import PathLikelihood
+from experiments.run.load_model import (
+    LoadedModel,
+    UnmaskingOverrides,
+    load_model,
+    override_unmasking,
+    read_run,
+)
 from experiments.run.model_files import is_run_folder
 from experiments.run.plan import build_task
 from experiments.runtime.atomic_io import write_json
@@ -57,6 +67,12 @@ class EvaluateConfig:
     """Number of equal parts of the sequence with separate losses; null for none."""
     recall: bool = False
     """Print the perplexity of tokens that repeat a bigram of the sequence, and that of all other tokens."""
+    path_likelihood: bool = False
+    """Also compute the exact likelihood of text under the sampler that ``filling`` selects, for masked
+    diffusion, as ``path_bits_per_byte``; positions must follow from the shown tokens, as in
+    ``filling.order=entropy``."""
+    filling: UnmaskingOverrides = field(default_factory=UnmaskingOverrides)
+    """Changes to unmasking, for models that fill in masked positions."""
     text: str | None = None
     """Text file to compute the perplexity of as one sequence, instead of a task."""
     window: int | None = None
@@ -73,6 +89,8 @@ class EvaluateConfig:
             raise ValueError(f"split={self.split!r} is unknown{nearest(self.split, SPLITS)}")
         if self.text is None and (self.window, self.stride) != (None, None):
             raise ValueError("window and stride need a text: give text=FILE, or task.stride for a task")
+        if self.text is not None and (self.path_likelihood or self.filling.changes):
+            raise ValueError("path_likelihood and filling are for a task, not for text: leave one out")
         if (self.examples is not None and self.examples < 2) or self.batch_size < 1:
             raise ValueError(
                 f"examples={self.examples} must be 2 or more, or null, and batch_size={self.batch_size} "
@@ -108,6 +126,8 @@ def evaluate(cfg: DictConfig) -> None:
 def _evaluate_task(saved: LoadedModel, config: EvaluateConfig) -> None:
     """Print the metrics of a task, and write them to ``output``."""
     examples, batch_size, precision = config.examples, config.batch_size, config.device.precision
+    override_unmasking(saved, config.filling)
+    path = _path_likelihood(saved) if config.path_likelihood else None
     metrics = measure(
         saved.model,
         saved.objective,
@@ -118,6 +138,17 @@ def _evaluate_task(saved: LoadedModel, config: EvaluateConfig) -> None:
         precision=precision,
         by_slice=True,
     )
+    if path is not None:
+        (metric,) = measure(
+            saved.model,
+            path,
+            saved.task,
+            config.split,
+            examples=examples,
+            batch_size=batch_size,
+            precision=precision,
+        )
+        metrics.append(replace(metric, name="path_bits_per_byte"))
     rates = text_rates(metrics[0], saved.task, config.batch_size)
     positions: list[tuple[int, int, float]] = []
     if config.stretches is not None:
@@ -162,6 +193,21 @@ def _evaluate_task(saved: LoadedModel, config: EvaluateConfig) -> None:
             "metrics": [asdict(metric) for metric in metrics],
         }
         _write(config.output, content)
+
+
+def _path_likelihood(saved: LoadedModel) -> PathLikelihood:
+    """Return the objective that scores by the exact likelihood of the model's sampler. Raises ConfigError."""
+    objective, metric = saved.objective, saved.task.metric
+    if not isinstance(objective, MaskedDiffusion) or isinstance(objective, BlockDiffusion):
+        raise ConfigError(
+            f"path_likelihood: {saved.description} was not trained by masked_diffusion: leave it out"
+        )
+    if objective.continues and metric != "bits_per_byte":
+        raise ConfigError(f"path_likelihood: the task is scored by {metric}, not as text: leave it out")
+    try:
+        return PathLikelihood(objective)
+    except ValueError as error:
+        raise ConfigError(f"path_likelihood: {error}") from None
 
 
 def _evaluate_text(path: Path, config: EvaluateConfig, file: Path) -> None:

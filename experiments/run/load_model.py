@@ -254,11 +254,17 @@ class UnmaskingOverrides:
     method: str | None = None
     """``confidence``, ``ancestral`` or ``first_hitting``."""
     order: str | None = None
-    """``low_confidence``, ``margin``, ``entropy`` or ``random``."""
+    """``low_confidence``, ``largest_probability``, ``margin``, ``entropy``, ``left_to_right``, ``random``."""
     threshold: float | None = None
     """Probability from which on a token is committed at once."""
     block_length: int | None = None
     """Blanks filled in at a time."""
+    remasking: str | None = None
+    """``capped`` or ``rescaled``, of ``ancestral``."""
+    remasking_rate: float | None = None
+    """Probability of masking a token again, or its fraction of the largest possible one."""
+    remasking_loop: list[float] | None = None
+    """[t_on, t_off, alpha] of ReMDM-loop."""
     guidance: float | None = None
     """Classifier-free guidance."""
 

@@ -187,8 +187,7 @@ def generation_description(saved: LoadedModel) -> str:
     objective = saved.objective
     if not isinstance(objective, UnmaskingObjective):
         return "written from left to right"
-    order = f" ({objective.unmasking.order})" if objective.unmasking.method == "confidence" else ""
-    return f"filled in by {objective.unmasking.method}{order}, {objective.steps} steps"
+    return f"filled in by {objective.unmasking.description}, {objective.steps} steps"
 
 
 def print_table(rows: Sequence[Row]) -> None:

@@ -122,9 +122,8 @@ def how(saved: LoadedModel, config: SampleQualityConfig) -> str:
     drawn = f"temperature {config.sampling.temperature:g}, top_p {config.sampling.top_p or 1:g}"
     if not isinstance(saved.objective, UnmaskingObjective):
         return f"left to right, {drawn}, float64 noise"
-    filling = saved.objective.unmasking
-    order = f" ({filling.order})" if filling.method == "confidence" else ""
-    return f"{filling.method}{order}, {drawn}, float64 noise, batches of {config.batch_size}"
+    unmasking = saved.objective.unmasking.description
+    return f"{unmasking}, {drawn}, float64 noise, batches of {config.batch_size}"
 
 
 def _samples(saved: LoadedModel, judge: LoadedModel, config: SampleQualityConfig, steps: int | None) -> Row:

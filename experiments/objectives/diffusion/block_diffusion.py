@@ -162,6 +162,7 @@ class BlockDiffusion(MaskedDiffusion):
                 sampling=sampling,
                 generators=[generators[row] for row in going],
                 forbidden_V=forbidden_V,
+                mask=v.mask,
             )
             unmasker.run(max(1, (index + 1) * self.steps // open_blocks - index * self.steps // open_blocks))
             for row, block in zip(going, tokens_BL.tolist(), strict=True):

@@ -16,7 +16,6 @@ import torch
 from torch import Tensor
 
 from architectures.backbone import Backbone
-from experiments.data.tokenizers.vocabulary import Vocabulary
 from experiments.objectives.decoding.prefill import pad_right
 from experiments.objectives.decoding.sampling import SamplingConfig, allowed_tokens
 from experiments.objectives.diffusion.noise_schedules import NoiseConfig
@@ -40,10 +39,13 @@ class UnmaskingObjective(Objective):
     def override_unmasking(self, *, steps: int | None = None, **changes: Any) -> None:
         """Change unmasking from now on: the number of steps, and fields of UnmaskingConfig.
 
-        A threshold that the new method has no use for is dropped, unless it is among the changes.
+        Settings that the new method has no use for are dropped, unless they are among the changes.
         """
-        if changes.get("method", "confidence") != "confidence":
+        method = changes.get("method", self.unmasking.method)
+        if method != "confidence":
             changes = {"threshold": None, **changes}
+        if method != "ancestral":
+            changes = {"remasking": None, "remasking_rate": None, "remasking_loop": None, **changes}
         self.steps = self.steps if steps is None else steps
         self.unmasking = replace(self.unmasking, **changes)
 
@@ -74,19 +76,11 @@ class UnmaskingObjective(Objective):
         stop: Collection[int] = (),
     ) -> list[list[int]]:
         """Continue each prompt by ``max_tokens`` tokens, up to a stop token."""
-        return unmask_continuations(
-            model,
-            prompts,
-            self.vocabulary,
-            max_tokens=max_tokens,
-            steps=self.steps,
-            generators=generators,
-            sampling=sampling,
-            stop=stop,
-            unmasking=self.unmasking,
-            noise=self.noise,
-            continues=self.continues,
-        )
+        if not prompts or max_tokens < 1:
+            return [[] for _ in prompts]
+        texts = [[*prompt, *[self.vocabulary.mask] * max_tokens] for prompt in prompts]
+        rows = self.unmask(model, texts, new=max_tokens, generators=generators, sampling=sampling, stop=stop)
+        return [up_to(row, stop) for row in rows]
 
     def infill(
         self,
@@ -104,96 +98,80 @@ class UnmaskingObjective(Objective):
         filled: list[list[int]] = [[] for _ in texts]
         for count in sorted(set(blanks)):  # batch texts with equally many masked positions
             rows = [row for row, blanks_of_row in enumerate(blanks) if blanks_of_row == count]
-            replaced = unmask_tokens(
+            replaced = self.unmask(
                 model,
                 [texts[row] for row in rows],
-                self.vocabulary,
-                steps=self.steps,
                 generators=[generators[row] for row in rows],
                 sampling=sampling,
                 stop=stop,
-                unmasking=self.unmasking,
-                noise=self.noise,
-                continues=self.continues,
             )
             for row, tokens_N in zip(rows, replaced, strict=True):
                 replacements = iter(tokens_N)
                 filled[row] = [next(replacements) if t == self.vocabulary.mask else t for t in texts[row]]
         return filled
 
+    @torch.no_grad()
+    def unmask(
+        self,
+        model: Backbone,
+        texts: Sequence[Sequence[int]],
+        *,
+        generators: Sequence[torch.Generator],
+        sampling: SamplingConfig,
+        stop: Collection[int] = (),
+        new: int | None = None,
+    ) -> list[list[int]]:
+        """Return the tokens that replace the mask tokens of each text, all texts having equally many.
 
-def unmask_continuations(
-    model: Backbone,
-    prompts: Sequence[Sequence[int]],
-    vocabulary: Vocabulary,
-    *,
-    max_tokens: int,
-    stop: Collection[int] = (),
-    **how: Any,
-) -> list[list[int]]:
-    """Continue each prompt by ``max_tokens`` tokens, up to a stop token. See ``unmask_tokens``.
+        It takes ``self.steps`` forward passes at most (``first_hitting``: one for each masked position).
 
-    Raises:
-        ConfigError: a repetition penalty: tokens around a masked position are not decided yet.
-    """
-    if not prompts or max_tokens < 1:
-        return [[] for _ in prompts]
-    texts = [[*prompt, *[vocabulary.mask] * max_tokens] for prompt in prompts]
-    rows = unmask_tokens(model, texts, vocabulary, new=max_tokens, stop=stop, **how)
-    return [up_to(row, stop) for row in rows]
+        Args:
+            texts: tokens; of these, mask tokens are to be replaced.
+            new: number of tokens at the end to unmask, regardless of earlier ones; None for all mask tokens.
+
+        Raises:
+            ConfigError: a repetition penalty.
+        """
+        check_penalty(sampling)
+        device, vocabulary = next(model.parameters()).device, self.vocabulary
+        tokens_BT, valid_BT = pad_right(texts, vocabulary.pad, device)
+        open_BT = open_positions(texts, tokens_BT, vocabulary.mask, new)
+        place_BN = open_BT.nonzero()[:, 1].view(len(texts), -1)
+        real_B = torch.tensor([len(text) for text in texts], device=device)
+        unmasker = Unmasker(
+            predict=guided_predictor(model, valid_BT, open_BT, self.unmasking.guidance, vocabulary.mask),
+            tokens_BT=tokens_BT,
+            place_BN=place_BN,
+            masked_BN=torch.ones_like(place_BN, dtype=torch.bool),
+            # The full text was noised in training, or only the target.
+            size_B=real_B if self.continues else torch.full_like(real_B, place_BN.shape[1]),
+            unmasking=self.unmasking,
+            noise=self.noise,
+            sampling=sampling,
+            generators=generators,
+            forbidden_V=~allowed_tokens(vocabulary, stop, device),
+            mask=vocabulary.mask,
+        )
+        unmasker.run(self.steps, stop)
+        return tokens_BT.gather(1, place_BN).tolist()
 
 
-@torch.no_grad()
-def unmask_tokens(
-    model: Backbone,
-    texts: Sequence[Sequence[int]],
-    vocabulary: Vocabulary,
-    *,
-    steps: int,
-    generators: Sequence[torch.Generator],
-    sampling: SamplingConfig,
-    stop: Collection[int] = (),
-    unmasking: UnmaskingConfig | None = None,
-    noise: NoiseConfig | None = None,
-    continues: bool = True,
-    new: int | None = None,
-) -> list[list[int]]:
-    """Return the tokens that replace the mask tokens of each text, all texts having equally many.
-
-    Args:
-        texts: tokens; of these, mask tokens are to be replaced.
-        steps: forward passes at most (``first_hitting``: one for each masked position).
-        continues: whether the full text was noised in training, or only the target.
-        new: number of tokens at the end to unmask, regardless of earlier ones; None for all mask tokens.
-    """
+def check_penalty(sampling: SamplingConfig) -> None:
+    """Raise ConfigError for a repetition penalty: tokens around a masked position are not decided yet."""
     if sampling.repetition_penalty != 1:
         raise ConfigError(
             f"repetition_penalty={sampling.repetition_penalty}: tokens are filled in out of their order, so "
             "nothing is a repetition of what came before; leave it at 1"
         )
-    device, unmasking = next(model.parameters()).device, unmasking or UnmaskingConfig()
-    tokens_BT, valid_BT = pad_right(texts, vocabulary.pad, device)
-    open_BT = tokens_BT == vocabulary.mask
-    if new is not None:
-        length_B1 = torch.tensor([[len(text)] for text in texts], device=device)
-        index_T = torch.arange(tokens_BT.shape[1], device=device)
-        open_BT = (index_T >= length_B1 - new) & (index_T < length_B1)
-    place_BN = open_BT.nonzero()[:, 1].view(len(texts), -1)
-    real_B = torch.tensor([len(text) for text in texts], device=device)
-    unmasker = Unmasker(
-        predict=guided_predictor(model, valid_BT, open_BT, unmasking.guidance, vocabulary.mask),
-        tokens_BT=tokens_BT,
-        place_BN=place_BN,
-        masked_BN=torch.ones_like(place_BN, dtype=torch.bool),
-        size_B=real_B if continues else torch.full_like(real_B, place_BN.shape[1]),
-        unmasking=unmasking,
-        noise=noise or NoiseConfig(),
-        sampling=sampling,
-        generators=generators,
-        forbidden_V=~allowed_tokens(vocabulary, stop, device),
-    )
-    unmasker.run(steps, stop)
-    return tokens_BT.gather(1, place_BN).tolist()
+
+
+def open_positions(texts: Sequence[Sequence[int]], tokens_BT: Tensor, mask: int, new: int | None) -> Tensor:
+    """Return True (B, T) at the last ``new`` positions of each text; if None, at its mask tokens."""
+    if new is None:
+        return tokens_BT == mask
+    length_B1 = torch.tensor([[len(text)] for text in texts], device=tokens_BT.device)
+    index_T = torch.arange(tokens_BT.shape[1], device=tokens_BT.device)
+    return (index_T >= length_B1 - new) & (index_T < length_B1)
 
 
 def guided_predictor(

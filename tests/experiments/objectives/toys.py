@@ -164,6 +164,13 @@ class Joint:
         p_BTV = torch.stack(marginals, dim=1)
         return p_BTV / p_BTV.sum(-1, keepdim=True)
 
+    def sharpened(self, tokens_BT: Tensor) -> Tensor:
+        """Logits that belong to no joint distribution: the true conditionals, sharper the more is shown."""
+        sharpness_B11 = 1 + (tokens_BT != self.task.vocabulary.mask).sum(1)[:, None, None]
+        logits_BTV = self.model(mask_logit=5.0).rule(tokens_BT)
+        logits_BTV[..., : self.SYMBOLS] *= sharpness_B11
+        return logits_BTV
+
     def model(self, mask_logit: float = -1e4) -> Rule:
         """True conditionals for the symbols; special tokens impossible, unless the mask is a trap."""
         vocabulary = self.task.vocabulary

@@ -1,5 +1,6 @@
 """Masked and block diffusion through the whole harness: pairs, schedules, time, and text made of them."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ import torch
 from architectures.backbones.encoder import Encoder
 from architectures.backbones.masked_diffusion import MaskedDiffusion as MaskedDiffusionBackbone
 from experiments.config.hydra_app import literal
+from experiments.evaluate import evaluate
 from experiments.generate import generate
 from experiments.objectives.diffusion.masked_diffusion import MaskedDiffusion
 from experiments.objectives.language_modelling.masked_lm import MaskedLM
@@ -130,12 +132,13 @@ def test_text_is_written_as_asked(
         (),
         ("filling.steps=2",),
         ("filling.method=first_hitting",),
+        ("filling.method=ancestral", "filling.remasking=capped", "filling.remasking_rate=0.1"),
         ("filling.order=entropy", "filling.threshold=0.5") if name != "encoder" else ("filling.steps=9",),
     ]
     texts = [said(capsys, runs[name], *words, *way) for way in ways]
     assert all(text.startswith("def") for text in texts)
     assert texts[0] == said(capsys, runs[name], *words)
-    assert len(set(texts)) > 2
+    assert len(set(texts)) > 3
 
 
 def test_blanks_of_a_prompt_are_filled_in(runs: dict[str, Path], capsys: pytest.CaptureFixture[str]) -> None:
@@ -155,12 +158,48 @@ def test_blanks_of_a_prompt_are_filled_in(runs: dict[str, Path], capsys: pytest.
         ("masked_diffusion", ["filling.method=ancestrall"], "did you mean 'ancestral'"),
         ("block_diffusion", ["filling.guidance=1"], "block diffusion takes"),
         ("masked_diffusion", ["filling.steps=0"], r"filling.steps=0"),
+        ("encoder", ["filling.remasking=capped"], r"filling.remasking_rate=None must be in \(0, 1\]"),
+        ("encoder", ["filling.remasking_loop=[1]", "filling.remasking=capped"], "filling.remasking_"),
         ("masked_diffusion", ["blank=''"], "must be a piece of text"),
     ],
 )
 def test_what_cannot_be_is_refused(runs: dict[str, Path], name: str, words: list[str], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         generate(commands.compose(f"run={runs[name]}", "prompt=a_c", "device=cpu", *words, root="generate"))
+
+
+def test_the_exact_likelihood_of_a_sampler_is_a_score_of_another_name(
+    runs: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "scores.json"
+    words = ("examples=4", "path_likelihood=true", "filling.order=entropy", "filling.steps=8")
+    more = ("device=cpu", "filling.method=confidence")
+    evaluate(commands.compose(f"run={runs['encoder']}", f"output={file}", *words, *more, root="evaluate"))
+    metrics = json.loads(file.read_text())["metrics"]
+    names = ["bits_per_byte", "estimator_error", "path_bits_per_byte"]
+    assert [metric["name"] for metric in metrics] == names
+    assert [metric["likelihood"] for metric in metrics] == ["bound", "bound", "exact"]
+    assert metrics[2]["clustered_by"] == metrics[0]["clustered_by"]
+    assert metrics[2]["value"] == pytest.approx(metrics[0]["value"], rel=0.3)
+    assert "exact likelihood, along the path of a sampler (entropy, 8 steps)" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("name", "words", "message"),
+    [
+        ("decoder", [], "was not trained by masked_diffusion"),
+        ("block_diffusion", [], "was not trained by masked_diffusion"),
+        ("masked_diffusion", [], r"filling.order=low_confidence selects positions by chance"),
+        ("masked_diffusion", ["filling.order=sure"], "filling.order='sure' is unknown"),
+        ("masked_diffusion", ["text=x.txt"], "path_likelihood and filling are for a task"),
+    ],
+)
+def test_an_exact_likelihood_that_does_not_exist_is_refused(
+    runs: dict[str, Path], name: str, words: list[str], message: str
+) -> None:
+    given = (f"run={runs[name]}", "device=cpu", "examples=4", "path_likelihood=true")
+    with pytest.raises(ConfigError, match=message):
+        evaluate(commands.compose(*given, *words, root="evaluate"))
 
 
 def test_a_folder_of_a_diffusion_model_is_asked_as_one() -> None:

@@ -3,7 +3,6 @@ import torch
 
 from experiments.objectives.decoding.sampling import GREEDY, SamplingConfig
 from experiments.objectives.diffusion.masked_diffusion import MaskedDiffusion, MaskedDiffusionConfig
-from experiments.objectives.diffusion.unmasking_sampler import unmask_continuations
 from experiments.objectives.language_modelling.masked_lm import MaskedLM, MaskedLMConfig
 from experiments.runtime.errors import ConfigError
 from tests.experiments.objectives import toys
@@ -24,12 +23,10 @@ def confident_from_the_right(tokens_BT):
 
 
 def fill(model, prompts, max_tokens, steps, sampling=GREEDY, **settings):
-    return unmask_continuations(
+    return MaskedDiffusion(MaskedDiffusionConfig(sampling_steps=steps), TASK).generate(
         model,
         prompts,
-        TASK.vocabulary,
         max_tokens=max_tokens,
-        steps=steps,
         generators=toys.generators(len(prompts)),
         sampling=sampling,
         **settings,
@@ -92,12 +89,10 @@ def test_a_sample_does_not_depend_on_its_neighbours(name):
 
     def sample(rows):
         generators = [toys.generators(3)[row] for row in rows]
-        return unmask_continuations(
+        return MaskedDiffusion(MaskedDiffusionConfig(sampling_steps=4), TASK).generate(
             model,
             [given[row] for row in rows],
-            TASK.vocabulary,
             max_tokens=9,
-            steps=4,
             generators=generators,
             sampling=sampling,
         )

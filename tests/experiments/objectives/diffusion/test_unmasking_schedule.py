@@ -9,7 +9,13 @@ import torch
 from experiments.objectives.decoding.sampling import GREEDY, SamplingConfig, draw
 from experiments.objectives.diffusion.masked_diffusion import MaskedDiffusion, MaskedDiffusionConfig
 from experiments.objectives.diffusion.noise_schedules import NoiseConfig, time_grid
-from experiments.objectives.diffusion.unmasking_schedule import Unmasker, UnmaskingConfig, sureness
+from experiments.objectives.diffusion.unmasking_schedule import (
+    Unmasker,
+    UnmaskingConfig,
+    loop_grid,
+    remasking_probabilities,
+    sureness,
+)
 from experiments.runtime.errors import DataError
 from tests.experiments.objectives import toys
 
@@ -68,6 +74,26 @@ def ancestral_distribution(steps, noise):
     return state_Z.view([S + 1] * L)[:S, :S, :S, :S].flatten()
 
 
+def remasking_distribution(alphas, sigmas):
+    """The same of ReMDM (arXiv 2503.00307), by alpha at each time and sigma of each step."""
+    states_ZT = torch.cartesian_prod(*[torch.tensor([0, 1, 2, MASK])] * L)
+    masked_ZT1 = (states_ZT == MASK)[..., None]
+    clean_ZT4 = torch.nn.functional.one_hot(states_ZT.clamp_max(S), S + 1).double()
+    never_ZT4 = torch.nn.functional.one_hot(torch.full_like(states_ZT, S), S + 1).double()
+    p_ZT3 = JOINT.conditionals(states_ZT)
+    state_Z = torch.zeros(len(states_ZT), dtype=torch.float64)
+    state_Z[-1] = 1
+    for (a_t, a_s), sigma in zip(itertools.pairwise(alphas), sigmas, strict=True):
+        opened = (a_s - (1 - sigma) * a_t) / (1 - a_t)
+        closed = (1 - a_s - sigma * a_t) / (1 - a_t)
+        opened_ZT4 = torch.cat([opened * p_ZT3, torch.full_like(p_ZT3[..., :1], closed)], dim=-1)
+        shown_ZT4 = (1 - sigma) * clean_ZT4 + sigma * never_ZT4
+        next_ZT4 = torch.where(masked_ZT1, opened_ZT4, shown_ZT4)
+        state_Z = torch.einsum("z,za,zb,zc,zd->abcd", state_Z, *next_ZT4.unbind(1)).flatten()
+    assert state_Z.sum() == pytest.approx(1)
+    return state_Z.view([S + 1] * L)[:S, :S, :S, :S].flatten()
+
+
 def total_variation(p_X):
     return (p_X - TRUE_X).abs().sum().item() / 2
 
@@ -91,6 +117,96 @@ def test_ancestral_samples_have_exactly_the_distribution_of_their_steps(steps, s
 
 def test_ancestral_samples_of_many_steps_are_the_models_own():
     assert chi_square(sampled(steps=200, method="ancestral", count=1500), TRUE_X) < LARGE
+
+
+EVEN = [step / 8 for step in range(9)]
+LARGEST = [min(1, (1 - a_s) / a_t) if a_t else 1 for a_t, a_s in itertools.pairwise(EVEN)]
+LOOP = [0.75, 0.25, 0.6]  # two steps up to 0.6 (the time 0.75 is the loop's), four in the loop, two up to 1
+REMASKINGS = {
+    "none": ({}, EVEN, [0] * 8),
+    "capped": ({"remasking": "capped", "remasking_rate": 0.2}, EVEN, [min(0.2, s) for s in LARGEST]),
+    "rescaled": ({"remasking": "rescaled", "remasking_rate": 0.3}, EVEN, [0.3 * s for s in LARGEST]),
+    "loop": (
+        {"remasking": "capped", "remasking_rate": 0.2, "remasking_loop": LOOP},
+        [0, 0.3, 0.6, 0.6, 0.6, 0.6, 0.6, 0.8, 1],
+        [0, 0, 0.2, 0.2, 0.2, 0.2, 0, 0],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REMASKINGS)
+def test_remasking_samples_have_exactly_the_distribution_of_their_steps(name):
+    settings, alphas, sigmas = REMASKINGS[name]
+    expected_X = remasking_distribution(alphas, sigmas)
+    assert chi_square(sampled(steps=8, method="ancestral", count=20_000, **settings), expected_X) < LARGE
+    if name == "none":
+        torch.testing.assert_close(expected_X, ancestral_distribution(8, NoiseConfig()))
+
+
+def remasking_error(steps, **settings):
+    """Total variation to the true distribution, with the probabilities of the sampler itself."""
+    config = UnmaskingConfig(method="ancestral", **settings)
+    loop = config.remasking_loop
+    share_K = time_grid(steps, NoiseConfig()) if loop is None else loop_grid(steps, loop)
+    sigma_K = remasking_probabilities(share_K, config)
+    return total_variation(remasking_distribution((1 - share_K).tolist(), sigma_K.tolist()))
+
+
+def test_a_remasking_loop_corrects_what_few_steps_got_wrong():
+    """Two steps to 75%, and two at the end: 0.112, whatever happens to no token between them."""
+    loop = {"remasking": "capped", "remasking_loop": [0.95, 0.05, 0.75]}
+    errors = [remasking_error(40, remasking_rate=rate, **loop) for rate in (1e-9, 0.02, 0.05)]
+    assert errors[0] > 2.5 * errors[1] > 2.5 * 1.3 * errors[2]
+
+
+def test_the_error_of_remasking_halves_as_steps_double_and_the_rate_halves():
+    errors = [remasking_error(n, remasking="rescaled", remasking_rate=2 / n) for n in (8, 16, 32, 64)]
+    for coarse, fine in itertools.pairwise(errors):
+        assert 1.8 < coarse / fine < 2.1
+
+
+@pytest.mark.parametrize("name", ["capped", "rescaled", "loop"])
+def test_remasking_keeps_the_masked_fraction_of_every_time(name):
+    """The marginals of ReMDM are those of masked diffusion."""
+    settings, alphas, _ = REMASKINGS[name]
+    rows, count = 10, 10_000
+    logits_RTV = torch.zeros(rows, count, 3)
+    filler = Unmasker(
+        predict=lambda tokens_BT, rows_R, fraction_R: logits_RTV[rows_R],
+        tokens_BT=torch.full((rows, count), 2),
+        place_BN=torch.arange(count).expand(rows, -1),
+        masked_BN=torch.ones(rows, count, dtype=torch.bool),
+        size_B=torch.full((rows,), count),
+        unmasking=UnmaskingConfig(method="ancestral", **settings),
+        noise=NoiseConfig(),
+        sampling=ANY,
+        generators=toys.generators(rows),
+        forbidden_V=torch.tensor([False, False, True]),
+        mask=2,
+    )
+    block, counts = slice(0, count), []
+    for opened_RN, closed_RN in filler._ancestral(block, range(rows), 8):
+        filler._commit(block, range(rows), opened_RN, torch.zeros(rows, count, dtype=torch.long))
+        filler._mask_again(block, range(rows), closed_RN)
+        assert torch.equal(filler.tokens_BT == 2, filler.masked_BN)
+        counts.append(int(filler.masked_BN.sum()))
+    for found, alpha in zip(counts, alphas[1:], strict=True):
+        expected = rows * count * (1 - alpha)
+        assert abs(found - expected) <= 4 * math.sqrt(expected * alpha)
+
+
+def test_remasking_leaves_the_given_tokens_and_finished_blocks():
+    text = [MASK, 2, MASK, 0]
+    how = objective(method="ancestral", remasking="rescaled", remasking_rate=1.0, steps=20)
+    found = how.infill(MODEL, [text] * 200, generators=toys.generators(200), sampling=ANY)
+    assert all((row[1], row[3]) == (2, 0) and max(row) < S for row in found)
+    model = toys.Rule(TASK.vocabulary.size, sure_of)
+    objective(
+        task=TASK, method="ancestral", remasking="capped", remasking_rate=0.5, steps=60, block_length=5
+    ).sample(model, [[7]], max_tokens=10, generators=toys.generators(1), sampling=ANY)
+    second = [shown[0] for shown in model.shown if (shown[0, 1:6] != TASK.vocabulary.mask).all()]
+    assert len(second) > 5
+    assert all(torch.equal(shown[:6], second[0][:6]) for shown in second)
 
 
 @pytest.mark.parametrize("block_length", [None, 1, 2])
@@ -181,10 +297,11 @@ def test_tokens_open_at_the_analytic_rate():
         sampling=ANY,
         generators=toys.generators(rows),
         forbidden_V=torch.zeros(1, dtype=torch.bool),
+        mask=1,
     )
     opened = 0
     for _ in range(draws):
-        opened += int(next(filler._ancestral(slice(0, count), range(rows), 10_000)).sum())
+        opened += int(next(filler._ancestral(slice(0, count), range(rows), 10_000))[0].sum())
     expected = rows * count * draws * 1e-4
     assert abs(opened - expected) < 4 * math.sqrt(expected)
 
@@ -250,12 +367,19 @@ def test_a_text_that_has_ended_gets_no_more_blocks():
 
 
 @pytest.mark.parametrize(
-    ("order", "expected"), [("low_confidence", [1, 0, 2]), ("margin", [0, 2, 1]), ("entropy", [2, 1, 0])]
+    ("order", "expected"),
+    [
+        ("low_confidence", [1, 0, 2]),
+        ("largest_probability", [1, 0, 2]),
+        ("margin", [0, 2, 1]),
+        ("entropy", [2, 1, 0]),
+        ("left_to_right", [0, 1, 2]),
+    ],
 )
 def test_orders_by_hand(order, expected):
     p_1NV = torch.tensor([[[0.6, 0.1, 0.1, 0.1, 0.1], [0.65, 0.35, 0, 0, 0], [0.58, 0.42 / 3, 0.28, 0, 0]]])
     p_1NV[0, 2] = torch.tensor([0.55, 0.45 - 0.3, 0.3, 0, 0])
-    likely_1N = p_1NV.max(-1).values
+    likely_1N = p_1NV.max(-1).values if order != "largest_probability" else torch.zeros(1, 3)
     if order == "margin":
         p_1NV[0, 1] = torch.tensor([0.55, 0.45, 0, 0, 0])
     if order == "entropy":
@@ -268,6 +392,10 @@ def test_a_new_method_drops_the_threshold_of_the_old_one():
     how = objective(task=TASK, threshold=0.9)
     how.override_unmasking(method="ancestral", steps=7)
     assert (how.unmasking.method, how.unmasking.threshold, how.steps) == ("ancestral", None, 7)
+    how.override_unmasking(remasking="capped", remasking_rate=0.1)
+    assert how.unmasking.description == "ancestral (capped remasking 0.1)"
+    how.override_unmasking(method="first_hitting")
+    assert how.unmasking.description == "first_hitting"
     with pytest.raises(ValueError, match="belongs to"):
         how.override_unmasking(threshold=0.5)
 
@@ -303,6 +431,14 @@ def test_guidance_adds_what_the_prompt_changes():
         ({"block_length": 0}, "filling.block_length=0 must be positive"),
         ({"method": "ancestral", "threshold": 0.9}, "belongs to filling.method=confidence"),
         ({"guidance": -1.0}, "filling.guidance=-1.0"),
+        ({"method": "ancestral", "remasking": "caped"}, "did you mean 'capped'"),
+        ({"remasking": "capped", "remasking_rate": 0.1}, "belongs to filling.method=ancestral"),
+        ({"method": "ancestral", "remasking": "capped"}, r"filling.remasking_rate=None must be in \(0, 1\]"),
+        ({"method": "ancestral", "remasking_rate": 0.1}, "filling.remasking_rate=0.1 needs"),
+        (
+            {"method": "ancestral", **REMASKINGS["loop"][0], "remasking_loop": [0.2, 0.4, 0.9]},
+            "1 > t_on > t_off > 0",
+        ),
     ],
 )
 def test_impossible_settings_are_refused(settings, message):
