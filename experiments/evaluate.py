@@ -200,7 +200,8 @@ def _path_likelihood(saved: LoadedModel) -> PathLikelihood:
     objective, metric = saved.objective, saved.task.metric
     if not isinstance(objective, MaskedDiffusion) or isinstance(objective, BlockDiffusion):
         raise ConfigError(
-            f"path_likelihood: {saved.description} was not trained by masked_diffusion: leave it out"
+            f"path_likelihood: {saved.description} was not trained by masked_diffusion or any_order: leave "
+            "it out"
         )
     if objective.continues and metric != "bits_per_byte":
         raise ConfigError(f"path_likelihood: the task is scored by {metric}, not as text: leave it out")

@@ -32,6 +32,7 @@ _OPTIONS = {
         "seq2seq": "translation sequence_to_sequence",
         "sequence_classification": "text_classification glue",
         "token_classification": "ner tagging",
+        "any_order": "ardm ao_arm any_order_autoregression permutation_lm xlnet",
         "denoising": "bart",
         # tasks
         "text": "lm language_modeling corpus",

@@ -40,6 +40,8 @@ class BlockDiffusionConfig(MaskedDiffusionConfig):
         super().__post_init__()
         if self.block_length < 1:
             raise ValueError(f"block_length={self.block_length} must be at least 1")
+        if self.estimator == "permutation":
+            raise ValueError("estimator=permutation is for masked_diffusion and any_order, not for blocks")
         check_unmasking(self.filling)
 
 

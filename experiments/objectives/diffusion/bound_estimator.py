@@ -1,8 +1,8 @@
 """The noise from which the bound of masked diffusion is estimated: by fixed counts of masks, or by times.
 
 Both give masks (B, T), the weights (B, T) of the masked tokens' cross-entropies, with a sum that is unbiased
-for the bound, and the masked fraction (B,) of the first block. ``part`` is the offset and the width of the
-uniform draw, so that the samples of a sequence are stratified.
+for the bound, and the masked fraction (B,) of the first block. ``part`` is the offset (of all sequences, or
+of each, (B, 1)) and the width of the uniform draw, so that the samples of a sequence are stratified.
 
 Shapes: B batch, K blocks (one, but in block diffusion), T length.
 """
@@ -21,7 +21,10 @@ Noised = tuple[Tensor, Tensor, Tensor]
 
 
 def fixed_count(
-    scored_BT: Tensor, block_T: Tensor, generators: Sequence[torch.Generator], part: tuple[float, float]
+    scored_BT: Tensor,
+    block_T: Tensor,
+    generators: Sequence[torch.Generator],
+    part: tuple[float | Tensor, float],
 ) -> Noised:
     """Of a block's N tokens l are masked, l uniform on 1..N, and weigh N / l.
 

@@ -93,16 +93,23 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         "block_diffusion": ("objective.block_length=8",),
         "encoder": ("objective=masked_diffusion", "objective.filling.method=ancestral"),
         "decoder": (),
+        "any_order": ("backbone=encoder", "objective=any_order", "objective.estimator=permutation"),
     }
     folder = f"runs={tmp_path_factory.mktemp('runs')}"
     return {
-        name: commands.train(f"backbone={name}", *commands.SHORT_TEXT, *words, *commands.TINY, folder)
+        name: commands.train(
+            *([] if words and words[0].startswith("backbone=") else [f"backbone={name}"]),
+            *commands.SHORT_TEXT,
+            *words,
+            *commands.TINY,
+            folder,
+        )
         for name, words in more.items()
     }
 
 
 def test_text_is_scored_with_a_bound_and_its_own_error(runs: dict[str, Path]) -> None:
-    for name in ("masked_diffusion", "block_diffusion", "encoder"):
+    for name in ("masked_diffusion", "block_diffusion", "encoder", "any_order"):
         metrics = commands.result(runs[name])["metrics"]
         assert [metric["name"] for metric in metrics] == ["bits_per_byte", "estimator_error"]
         assert metrics[0]["likelihood"] == "bound"
