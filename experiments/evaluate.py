@@ -33,6 +33,7 @@ from experiments.evaluation.perplexity import nats_by_position, nats_by_recall, 
 from experiments.objectives.diffusion.block_diffusion import BlockDiffusion
 from experiments.objectives.diffusion.masked_diffusion import MaskedDiffusion
 from experiments.objectives.diffusion.path_likelihood import PathLikelihood
+from experiments.objectives.diffusion.uniform_diffusion import UniformDiffusion
 from experiments.run.load_model import (
     LoadedModel,
     UnmaskingOverrides,
@@ -198,7 +199,9 @@ def _evaluate_task(saved: LoadedModel, config: EvaluateConfig) -> None:
 def _path_likelihood(saved: LoadedModel) -> PathLikelihood:
     """Return the objective that scores by the exact likelihood of the model's sampler. Raises ConfigError."""
     objective, metric = saved.objective, saved.task.metric
-    if not isinstance(objective, MaskedDiffusion) or isinstance(objective, BlockDiffusion):
+    if not isinstance(objective, MaskedDiffusion) or isinstance(
+        objective, (BlockDiffusion, UniformDiffusion)
+    ):
         raise ConfigError(
             f"path_likelihood: {saved.description} was not trained by masked_diffusion or any_order: leave "
             "it out"

@@ -33,6 +33,7 @@ _OPTIONS = {
         "sequence_classification": "text_classification glue",
         "token_classification": "ner tagging",
         "any_order": "ardm ao_arm any_order_autoregression permutation_lm xlnet",
+        "uniform_diffusion": "udlm uniform_state multinomial_diffusion",
         "denoising": "bart",
         # tasks
         "text": "lm language_modeling corpus",

@@ -3,7 +3,9 @@
 import pytest
 import torch
 
+from experiments.objectives.diffusion.any_order import AnyOrder, AnyOrderConfig
 from experiments.objectives.diffusion.masked_diffusion import MaskedDiffusion, MaskedDiffusionConfig
+from experiments.objectives.diffusion.uniform_diffusion import UniformDiffusion, UniformDiffusionConfig
 from experiments.objectives.language_modelling.causal_lm import CausalLM, CausalLMConfig
 from experiments.objectives.language_modelling.classification import Classification, ClassificationConfig
 from experiments.objectives.language_modelling.denoising import Denoising, DenoisingConfig
@@ -64,6 +66,8 @@ CASES = [
         for name in ("encoder", "masked_diffusion")
         for make in (padded, answered)
     ],
+    *[("encoder", AnyOrder(AnyOrderConfig(), TASK), make) for make in (padded, answered)],
+    *[("encoder", UniformDiffusion(UniformDiffusionConfig(), TASK), make) for make in (padded, answered)],
     ("encoder_decoder", SpanCorruption(SpanCorruptionConfig(), TASK), text),
     *[("encoder_decoder", Denoising(DenoisingConfig(), TASK), make) for make in (padded, text)],
     ("encoder_decoder", PrefixLM(PrefixLMConfig(), TASK), text),

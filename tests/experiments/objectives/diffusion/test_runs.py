@@ -73,6 +73,9 @@ def test_a_translation_is_learned_by_diffusion(tmp_path: Path, capsys: pytest.Ca
     saved = load_model(folder, torch.device("cpu"))
     answer = said(capsys, folder, "prompt=the cat sleeps", "filling.steps=4").strip()
     assert "the cat sleeps" not in answer
+    words = ("examples=4", "path_likelihood=true", "filling.order=left_to_right")
+    evaluate(commands.compose(f"run={folder}", "device=cpu", *words, root="evaluate"))
+    assert "path_bits_per_byte" in capsys.readouterr().out
     batch = saved.task.batch("test", 0, 0, 4)
     view = saved.objective.view(batch, torch.Generator().manual_seed(0))
     source_BT = torch.nn.functional.pad(batch.valid_BT & ~batch.answer_BT, (0, 100))[
@@ -94,6 +97,11 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         "encoder": ("objective=masked_diffusion", "objective.filling.method=ancestral"),
         "decoder": (),
         "any_order": ("backbone=encoder", "objective=any_order", "objective.estimator=permutation"),
+        "uniform_diffusion": (
+            "backbone=masked_diffusion",
+            "backbone.time_embedding=true",
+            "objective=uniform_diffusion",
+        ),
     }
     folder = f"runs={tmp_path_factory.mktemp('runs')}"
     return {
@@ -109,7 +117,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 def test_text_is_scored_with_a_bound_and_its_own_error(runs: dict[str, Path]) -> None:
-    for name in ("masked_diffusion", "block_diffusion", "encoder", "any_order"):
+    for name in ("masked_diffusion", "block_diffusion", "encoder", "any_order", "uniform_diffusion"):
         metrics = commands.result(runs[name])["metrics"]
         assert [metric["name"] for metric in metrics] == ["bits_per_byte", "estimator_error"]
         assert metrics[0]["likelihood"] == "bound"
@@ -118,6 +126,8 @@ def test_text_is_scored_with_a_bound_and_its_own_error(runs: dict[str, Path]) ->
         "Monte Carlo over stratified times"
         in commands.result(runs["masked_diffusion"])["metrics"][0]["estimator"]
     )
+    for name, estimator in (("any_order", "random orders"), ("uniform_diffusion", "uniform noise")):
+        assert estimator in commands.result(runs[name])["metrics"][0]["estimator"]
     found = commands.result(runs["block_diffusion"])
     assert found["metrics"][0]["estimator"].endswith("blocks of 8")
     assert found["widths"]["block_length"] == 8
@@ -148,6 +158,16 @@ def test_text_is_written_as_asked(
     assert len(set(texts)) > 3
 
 
+def test_text_of_uniform_noise_is_written_as_asked(
+    runs: dict[str, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("prompt=def", "max_tokens=16", "stop=[]", "seed=1", "filling.steps=4")
+    text = said(capsys, runs["uniform_diffusion"], *words)
+    assert text.startswith("def")
+    assert text == said(capsys, runs["uniform_diffusion"], *words)
+    assert said(capsys, runs["uniform_diffusion"], "prompt=a_c", "blank=_")[0] == "a"
+
+
 def test_blanks_of_a_prompt_are_filled_in(runs: dict[str, Path], capsys: pytest.CaptureFixture[str]) -> None:
     text = said(capsys, runs["encoder"], "prompt=a_c_e", "blank=_")
     assert text.encode()[0:1] == b"a"
@@ -168,6 +188,7 @@ def test_blanks_of_a_prompt_are_filled_in(runs: dict[str, Path], capsys: pytest.
         ("encoder", ["filling.remasking=capped"], r"filling.remasking_rate=None must be in \(0, 1\]"),
         ("encoder", ["filling.remasking_loop=[1]", "filling.remasking=capped"], "filling.remasking_"),
         ("masked_diffusion", ["blank=''"], "must be a piece of text"),
+        ("uniform_diffusion", ["filling.order=random"], "has only filling.steps"),
     ],
 )
 def test_what_cannot_be_is_refused(runs: dict[str, Path], name: str, words: list[str], message: str) -> None:
@@ -196,6 +217,7 @@ def test_the_exact_likelihood_of_a_sampler_is_a_score_of_another_name(
     [
         ("decoder", [], "was not trained by masked_diffusion"),
         ("block_diffusion", [], "was not trained by masked_diffusion"),
+        ("uniform_diffusion", [], "was not trained by masked_diffusion"),
         ("masked_diffusion", [], r"filling.order=low_confidence selects positions by chance"),
         ("masked_diffusion", ["filling.order=sure"], "filling.order='sure' is unknown"),
         ("masked_diffusion", ["text=x.txt"], "path_likelihood and filling are for a task"),
