@@ -27,6 +27,7 @@ _OPTIONS = {
         # objectives
         "causal_lm": "lm clm ar autoregressive next_token gpt causal_language_modeling language_modeling",
         "masked_lm": "mlm bert masked_language_modeling",
+        "multi_token": "mtp multi_token_prediction",
         "prefix_lm": "plm prefix_language_modeling",
         "span_corruption": "t5",
         "seq2seq": "translation sequence_to_sequence",
