@@ -97,6 +97,10 @@ class OptimizerConfig:
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"{name}={getattr(self, name)} is a fraction: it must be in [0, 1]")
 
+    def decayed_steps(self, total: int) -> list[int]:
+        """Return the steps, of ``total``, at which the learning rate has decayed: a run may end at each."""
+        return [max(1, round(fraction * total)) for fraction in self.decay_end_fractions]
+
     def build(self, model: nn.Module) -> torch.optim.Optimizer:
         """Return the optimizer of a model.
 

@@ -47,7 +47,6 @@ from experiments.training.optimizer_step import (
 from experiments.training.parallel import collectives
 from experiments.training.parallel.block_wrapping import compile_seconds
 from experiments.training.parallel.strategy import Strategy
-from experiments.training.schedules.wsd import decayed_steps
 
 VALIDATION_EXAMPLES = 256
 """Sequences of a validation during training; few, because it runs often."""
@@ -84,7 +83,7 @@ class Trainer:
         self.batch_size = sections.budget.batch_size
         self.tokens_per_step = self.batch_size * task.sequence_length
         self.total_steps = max(1, sections.budget.tokens // self.tokens_per_step)
-        self.decayed_steps = decayed_steps(self.total_steps, sections.optimizer)
+        self.decayed_steps = sections.optimizer.decayed_steps(self.total_steps)
         self.shared_rows = self.objective.draws or strategy.dims.data == 1
         """Every process makes the full batch, because random draws of a row depend on the rows before it."""
         part = {} if self.shared_rows else {"part": strategy.dims.data_rank, "parts": strategy.dims.data}

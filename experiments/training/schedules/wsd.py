@@ -13,14 +13,9 @@ def factor(step: int, warmup: int, total: int, config: OptimizerConfig) -> float
     return 1.0 if done <= 0 else 1 - (1 - config.min_lr_ratio) * done / steps
 
 
-def decayed_steps(total: int, config: OptimizerConfig) -> list[int]:
-    """Return the steps, of ``total``, at which the learning rate has decayed: a run may end at each."""
-    return [max(1, round(fraction * total)) for fraction in config.decay_end_fractions]
-
-
 def decay_steps(step: int, total: int, config: OptimizerConfig) -> tuple[int, int]:
     """Return the steps of the next decay done after ``step``, 0 or less before it begins, and its length."""
-    ends = decayed_steps(total, config)
+    ends = config.decayed_steps(total)
     end = next(e for e in ends if step < e)
     previous_end = max((e for e in ends if e <= step), default=0)
     start = max(previous_end, end - max(1, round(config.decay_fraction * end)))

@@ -25,7 +25,6 @@ from experiments.training.optimizers.muon import Muon
 from experiments.training.optimizers.nadam import NAdam
 from experiments.training.optimizers.parameter_groups import parameter_groups, uncompiled
 from experiments.training.optimizers.sgd import SGD
-from experiments.training.schedules.wsd import decayed_steps
 
 BACKBONES = {
     "decoder": (Decoder, DecoderConfig(d_model=16, tie_embeddings=True)),
@@ -122,7 +121,7 @@ def test_wsd_decays_for_every_budget_as_a_run_of_that_budget_would():
             [learning_rate_factor(step, end, alone) for step in range(begin, end)]
         )
         assert rates[end - 1] == pytest.approx(0.1)
-    assert decayed_steps(400, config) == [100, 200, 400]
+    assert config.decayed_steps(400) == [100, 200, 400]
 
 
 @pytest.mark.parametrize("ends", [[], [0.5], [0.5, 0.5, 1.0], [1.0, 0.5], [0.0, 1.0], [0.5, 2.0]])
