@@ -1,4 +1,4 @@
-"""Update tests/faults/recorded.csv and the table of tested faults in docs/reference/reliability.md.
+"""Update tests/faults/recorded.csv and the table of tested faults, docs/reference/faults.csv.
 
 FAULT_RECORD=faults.jsonl python -m pytest tests/faults --tier all
 python -m tests.faults.table faults.jsonl
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import datetime
+import io
 import json
 import sys
 from collections.abc import Iterable
@@ -20,12 +21,12 @@ from tests import ROOT
 
 RANDOM = ("F45", "F46", "F47", "F48", "F49", "F50")
 """Faults of which each seed injects different ones, so that counts are summed."""
-PAGE = ROOT / "docs" / "reference" / "reliability.md"
+TABLE = ROOT / "docs" / "reference" / "faults.csv"
+"""The table of the page on reliability."""
 RECORDED = Path(__file__).with_name("recorded.csv")
 """Record of each fault test: fault, what was injected, how often, what happened, date."""
 KINDS: list[dict[str, Any]] = yaml.safe_load(Path(__file__).with_name("kinds.yaml").read_text())
 """Kinds of faults: outcome, faults, and the files with tests."""
-BEGIN, END = "<!-- faults:begin -->\n", "<!-- faults:end -->"
 
 Row = dict[str, str]
 
@@ -60,28 +61,25 @@ def merge(recorded: list[Row], new: list[Row]) -> list[Row]:
 
 
 def render(rows: list[Row]) -> str:
-    """Return the table of the page: kind of fault, number injected, outcome."""
-    lines = ["| fault | injected | outcome |", "|---|--:|---|"]
+    """Return the table as CSV: kind of fault, number injected, outcome."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["fault", "injected", "outcome"])
     for kind in KINDS:
         count = sum(int(row["count"]) for row in rows if row["fault"] in kind["faults"])
-        lines.append(f"| {kind['kind']} | {count:,} | {kind['outcome']} |")
-    return "\n".join(lines) + "\n"
-
-
-def quoted() -> str:
-    """Return the table that the page has."""
-    return PAGE.read_text().split(BEGIN)[1].split(END)[0]
+        writer.writerow([kind["kind"], count, kind["outcome"]])
+    return text.getvalue()
 
 
 def main() -> None:
-    """Add a new record to recorded.csv and write the table of the page."""
+    """Add a new record to recorded.csv and write the table."""
     today = datetime.datetime.now(datetime.UTC).date().isoformat()
     rows = merge(read_recorded(), read_new(Path(sys.argv[1]).read_text().splitlines(), today))
     with RECORDED.open("w", newline="") as file:
         writer = csv.DictWriter(file, ["fault", "injected", "count", "happened", "date"], lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
-    PAGE.write_text(PAGE.read_text().replace(BEGIN + quoted() + END, BEGIN + render(rows) + END))
+    TABLE.write_text(render(rows))
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ def test_each_recorded_fault_is_of_one_kind_and_injected_by_its_tests() -> None:
 
 
 def test_the_page_has_the_table() -> None:
-    assert table.quoted() == table.render(table.read_recorded()), "run python -m tests.faults.table"
+    assert table.TABLE.read_text() == table.render(table.read_recorded()), "run python -m tests.faults.table"
 
 
 def test_a_new_record_replaces_a_smaller_one_and_sums_random_faults() -> None:
