@@ -32,9 +32,10 @@ AXIS_WORDS = {
 }
 """Label of each value of ``scale.axis``."""
 
-GUESSES = ("chance", "random ", "majority", "uniform", "unigram")
-"""Prefixes of the names of reference lines that need no learning; lines with the note ``chance`` need none
-either. The remaining lines, such as a nearest mean or a compressor, are printed for comparison only."""
+GUESSES = ("chance", "random ", "majority", "uniform", "unigram", "bigram")
+"""Prefixes of the names of trivial baselines; lines with the note ``chance`` are trivial, too. A model is
+ranked only if it beats them. The remaining lines, such as a nearest mean or a compressor, are printed for
+comparison only."""
 SURE = 1.96
 """Standard errors over test items by which a fraction must exceed a guess: 95%, two-sided."""
 NOT_OF_THE_TEXT = ("conditional", "pseudo")
@@ -59,8 +60,8 @@ def arm_table(frame: pd.DataFrame) -> pd.DataFrame:
     all are), ``message``; ``item_se`` (standard error over test items, averaged over
     runs: variation of the text, not of the seed), ``items`` and ``clusters`` (number of test items
     and of their clusters); ``solved_from`` (``study.solved``); ``below`` (the arm's reference
-    lines that its mean does not beat), ``no_better_than`` (those of them that need
-    no learning), ``learned`` (True if there are none of the latter); and the means of
+    lines that its mean does not beat), ``no_better_than`` (the trivial baselines among
+    them, with their scores), ``learned`` (True if there are none of the latter); and the means of
     the number columns of ``load_study``.
     Arms are sorted by likelihood type, then score, the best first. If types are mixed,
     they are sorted by score only, and ``mixed`` lists the types.
@@ -183,7 +184,7 @@ def _not_beaten(
     direction: str | None,
     likelihood: str | None,
 ) -> tuple[list[str], list[str]]:
-    """Return the names of the reference lines that an arm does not beat, and of the guesses among them.
+    """Return the names of the reference lines that an arm does not beat, and the guesses with their scores.
 
     A fraction must exceed a guess by ``SURE`` standard errors over test items, because a model that guesses
     exceeds it in half of all cases. An interval over seeds is not used: it is wide if only some seeds solve
@@ -200,7 +201,7 @@ def _not_beaten(
         lead = sign * (estimate.mean - line.value)
         if is_guess(line):
             if lead <= margin:
-                guesses.append(line.name)
+                guesses.append(f"{line.name} ({line.value:.3f} {line.metric.replace('_', ' ')})")
                 below.append(line.name)
         elif lead <= 0 and likelihood not in NOT_OF_THE_TEXT:
             below.append(line.name)
@@ -208,7 +209,7 @@ def _not_beaten(
 
 
 def is_guess(line: Reference) -> bool:
-    """Return True for a reference line that needs no learning: chance, the most frequent class, a unigram.
+    """Return True for a trivial baseline: chance, the most frequent class, a unigram or bigram.
 
     A model that does not beat such a line has not learned the task. A line that was fitted to the training
     split or follows a rule, such as a nearest mean, is for comparison only: a good model may not reach it.

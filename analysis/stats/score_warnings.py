@@ -30,8 +30,8 @@ def score_warnings(label: str, group: pd.DataFrame) -> list[str]:
     arms = arm_table(group)
     missed = arms[arms["seeds"].gt(0) & ~ranked(arms)]
     if len(missed):
-        models = ", ".join(f"{row['arm']} ({row['no_better_than']})" for _, row in missed.iterrows())
-        warnings.append(f"{label}: not above what needs no learning, so not ranked: {models}")
+        models = ", ".join(f"{row.arm} no better than {row.no_better_than}" for row in missed.itertuples())
+        warnings.append(f"{label}: not ranked, because a trivial baseline is as good: {models}")
     warnings += [*_jumps(label, group), *_spreads(label, group), *_identical(label, group)]
     warnings += _copies(label, group)
     if (fewest := group["score_clusters"].min()) < CLUSTERS:

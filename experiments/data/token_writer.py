@@ -20,6 +20,7 @@ from typing_extensions import TypedDict
 
 from experiments.data.corpus import SPLITS, CorpusConfig, SourceIdentity, carved_by_position
 from experiments.data.file_hashes import ChunkHasher
+from experiments.data.ngrams import ngram_bits_per_byte
 from experiments.data.token_stream import XZ_LIMIT, TokenStream, unigram_bits_per_byte, xz_bits_per_byte
 from experiments.data.tokenizers.tokenizer import TextTokenizer, TokenizedText
 from experiments.runtime.errors import DataError
@@ -160,6 +161,7 @@ class TokenWriter:
                     writers["train"].count_V, writers["test"].count_V, writers["test"].num_bytes
                 ),
                 "xz": xz_reference(train, test),
+                **ngram_bits_per_byte(train, test),
             },
         }
         if self._tokenizer.fixed_bytes_V is None:

@@ -155,8 +155,8 @@ class Reference:
     """A line to read a result against: chance, an entropy, a compressor."""
 
     name: str
-    """Names that begin with chance, random, majority, uniform or unigram, and lines with the note ``chance``,
-    are of what needs no learning: a model that is no better is not ranked (``analysis.stats.arms``)."""
+    """Names that begin with chance, random, majority, uniform, unigram or bigram, and lines with the note
+    ``chance``, are trivial baselines: a model that is no better is not ranked (``analysis.stats.arms``)."""
     metric: str
     value: Number
     note: str = ""

@@ -201,7 +201,7 @@ TRAPS: dict[str, tuple[Plant, str]] = {
     "mixed classes": (other_class, "scores of several likelihood types (exact, bound) are not comparable"),
     "below a baseline": (
         scores([0.03, 0.02, 0.025]),
-        "not above what needs no learning, so not ranked: mamba (any value)",
+        "not ranked, because a trivial baseline is as good: mamba no better than any value (0.031",
     ),
     "one noisy arm": (
         scores([0.5, 0.9, 0.6]),

@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 
 from experiments.data.corpus import SPLITS, CorpusConfig
 from experiments.data.counter_rng import permute
+from experiments.data.ngrams import ngram_bits_per_byte
 from experiments.data.token_file import open_token_file
 from experiments.data.token_stream import PASSAGE, unigram_bits_per_byte
 from experiments.data.token_writer import xz_reference
@@ -233,14 +234,17 @@ class Text(Task):
     def references(self) -> list[Reference]:
         values, of = self._file.meta["references"], ""
         counts = self._file.meta["splits"]["test"]
+        train, test = self._streams["train"], self._streams["test"]
+        if "bigram" not in values:  # a folder that an earlier version prepared
+            values = {**values, **ngram_bits_per_byte(train, test)}
         if self.config.train_tokens is not None:  # of the part of the training text that is used
-            train, test = self._streams["train"], self._streams["test"]
             train_count_V, test_count_V = (
                 np.bincount(part.tokens_N, minlength=self.vocabulary.size) for part in (train, test)
             )
             values = {
                 "unigram": unigram_bits_per_byte(train_count_V, test_count_V, counts["bytes"]),
                 "xz": xz_reference(train, test),
+                **ngram_bits_per_byte(train, test),
             }
             of = f", {len(train):,} training tokens"
         return [
@@ -255,6 +259,18 @@ class Text(Task):
                 metric=self.metric,
                 value=values["unigram"],
                 note="the training frequencies on the test split: what a model without context reaches",
+            ),
+            Reference(
+                name=f"bigram{of}",
+                metric=self.metric,
+                value=values["bigram"],
+                note="each byte from the one before it, counted in the training bytes (Witten-Bell)",
+            ),
+            Reference(
+                name=f"5-gram{of}",
+                metric=self.metric,
+                value=values["5-gram"],
+                note="each byte from the four before it, counted in the training bytes (Witten-Bell)",
             ),
             Reference(
                 name=f"xz{of}",

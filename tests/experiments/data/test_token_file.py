@@ -51,7 +51,7 @@ def test_the_files_hold_the_bytes_of_each_document_and_eos(corpus, tmp_path):
     assert on_disk.tolist() == file.tokens["train"].tolist()
     assert file.meta["tokenizer"]["kind"] == "bytes"
     assert file.meta["source"]["settings"]["paths"] == corpus.paths
-    assert set(file.meta["references"]) == {"unigram", "xz"}
+    assert set(file.meta["references"]) == {"unigram", "bigram", "5-gram", "xz"}
     assert len(file.fingerprint) == 16
 
 

@@ -199,7 +199,7 @@ def test_the_fingerprint_and_the_reference_lines_follow_the_part(folder, text):
     assert len({text.fingerprint, few.fingerprint, many.fingerprint}) == 3
     unigram = {name: task.references()[1].value for name, task in (("few", few), ("all", text))}
     assert unigram["few"] > unigram["all"]
-    names = [f"{n}, 100 training tokens" for n in ("unigram", "xz")]
+    names = [f"{n}, 100 training tokens" for n in ("unigram", "bigram", "5-gram", "xz")]
     assert [r.name for r in few.references()] == ["uniform", *names]
     assert {r.split for r in few.references()} == {"test"}
     assert few.references()[0].value == pytest.approx(np.log2(288) * 406 / 405)
