@@ -8,6 +8,10 @@ grid is flagged: the true one may lie beyond. Prints a table for each task and s
 extends the grid of a model whose best learning rate is at its edge. Writes RUNS/STUDY/analysis/rates.yaml,
 which study=confirm reads.
 
+A study with study.protocol=1.0 has the tuning rule of that protocol: the grid is extended until the best rate
+has a worse or diverged one on each side, and then by the neighbours at a quarter of a decade. The table has
+the number of trials of each model, and the sensitivity: the increase of the loss at the neighbouring rates.
+
 Where a study sweeps other settings too, prints a table of all points of each backbone's grid, and the test
 score of the best one. Test scores of the other settings are not printed: whoever compares them chooses on
 the test split.
@@ -50,7 +54,7 @@ from experiments.runtime.child_processes import run_python
 from experiments.runtime.console import plural
 
 MAX_ROUNDS = 8
-"""Rounds of extension: four decades. An optimum further out is a mistake somewhere else."""
+"""Rounds of a search: four decades. An optimum further out is a mistake somewhere else."""
 DIVERGED = 4
 """Exit code of ``experiments.train`` where a run diverged: an answer too."""
 
@@ -64,7 +68,7 @@ class RatesConfig:
     runs: str = "runs"
     """The folder of all studies."""
     extend: bool = False
-    """Train the rate beyond, as long as an arm's best rate is at the edge of its grid."""
+    """Train the next rates, as long as an arm's best rate is at the edge of its grid or not bracketed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,6 +97,9 @@ def render(rates: pd.DataFrame, best: pd.DataFrame) -> list[Table]:
         for rate in grid:
             table.add_column(f"{rate:g}", justify="right")
         table.add_column("decades", justify="right")
+        by_protocol = ("trials", "sensitivity") if "sensitivity" in arms else ()
+        for name in by_protocol:
+            table.add_column(name, justify="right")
         table.add_column("")
         for _, arm in arms.iterrows():
             mean = rate_means(runs_of(arm, rates))
@@ -104,7 +111,10 @@ def render(rates: pd.DataFrame, best: pd.DataFrame) -> list[Table]:
             if arms["target"].nunique() > 1:
                 name += f" {arm['target']:,.0f}"
             decades = "-" if pd.isna(arm["decades"]) else f"{'≥ ' * bool(arm['open'])}{arm['decades']:.2f}"
-            table.add_row(name, *cells, decades, note(arm))
+            cells.append(decades)
+            if by_protocol:
+                cells += [str(arm["rates"]), f"{arm['sensitivity']:.3f}"]
+            table.add_row(name, *cells, note(arm))
         tables.append(table)
     return tables
 
@@ -115,11 +125,20 @@ def note(arm: pd.Series) -> str:
         return "every rate diverged: extend it downwards"
     missing = ", ".join(map(str, arm["missing"]))
     notes = [f"not chosen: seeds that other models have are missing ({missing})"] * bool(missing)
+    if "sensitivity" in arm:
+        return "; ".join([*notes, *_search_notes(arm)])
     notes += [f"at the {arm['edge']} edge of the grid: extend it"] * bool(arm["edge"])
     undecided = " or ".join(f"{rate:g}" for rate in arm["undecided"])
     notes += [f"undecided: {undecided} may be as good"] * bool(undecided)
     notes += [f"{plural(arm['rates'], 'rate')}: a grid has {MIN_RATES} or more"] * (arm["rates"] < MIN_RATES)
     return "; ".join(notes)
+
+
+def _search_notes(arm: pd.Series) -> list[str]:
+    """Return what an unfinished search still needs, or the side on which it ended without a bracket."""
+    if arm["next_rates"]:
+        return [f"search not finished: next {', '.join(f'{rate:g}' for rate in arm['next_rates'])}"]
+    return [f"not bracketed: the {arm['edge']} end of all rates"] * bool(arm["edge"])
 
 
 def chosen(study: str, best: pd.DataFrame) -> dict[str, object]:
@@ -131,7 +150,7 @@ def chosen(study: str, best: pd.DataFrame) -> dict[str, object]:
                 **{key: str(arm[key]) for key in ARM if key != "target"},
                 "target": None if pd.isna(arm["target"]) else float(arm["target"]),
                 "learning_rate": float(arm["learning_rate"]),
-                "bracketed": not arm["edge"],
+                "bracketed": not arm["edge"] and not arm["next_rates"],
                 "undecided": arm["undecided"],
                 "metric": arm["metric"],
                 "validation": float(arm["validation"]),
@@ -157,24 +176,24 @@ def by_task(best: pd.DataFrame) -> dict[str, dict[str, float]]:
 def extend(config: RatesConfig) -> None:
     """Train the next rate of every arm with its best rate at an edge, until no arm has one.
 
-    Raises ValueError where a command fails, an optimum stays at the edge for ``MAX_ROUNDS`` rounds, or the
-    study varies more than learning rates.
+    Raises ValueError where a command fails, a search does not end in ``MAX_ROUNDS`` rounds, or the study
+    varies more than learning rates.
     """
     for _ in range(MAX_ROUNDS):
         rates = rate_table(Path(config.runs), config.study)
         if mixed := mixed_settings(rates):
             raise ValueError(f"--extend: study={config.study} varies more than the learning rate: {mixed}")
         best = best_rates(rates)
-        at_edge = best[best["edge"] != ""]
-        if at_edge.empty:
+        searching = best[best["next_rates"].map(bool)]
+        if searching.empty:
             return
-        for _, arm in at_edge.iterrows():
+        for _, arm in searching.iterrows():
             overrides = extension(arm, rates)
             print(f"extending: {typed_command('train', *overrides)}", flush=True)
             code = run_python(["-m", "experiments.train", *overrides]).returncode
             if code not in (0, DIVERGED):
                 raise ValueError(f"the command above ended with exit code {code}: see its message")
-    raise ValueError(f"study={config.study}: still at the edge after {MAX_ROUNDS} rounds: look at its runs")
+    raise ValueError(f"study={config.study}: still searching after {MAX_ROUNDS} rounds: look at its runs")
 
 
 def prepare(config: RatesConfig) -> Swept:
@@ -213,7 +232,7 @@ def publish_rates(swept: Swept) -> None:
             "undecided: the difference is below its standard error (same items and seeds); "
             "a larger budget decides"
         )
-    for _, arm in best[best["edge"] != ""].iterrows():
+    for _, arm in best[best["next_rates"].map(bool)].iterrows():
         print(f"extend: {typed_command('train', *extension(arm, rates))}")
     if not best.duplicated(["task", "backbone"]).any():
         print("learning_rate:  # as study/compare.yaml wants it")

@@ -167,7 +167,7 @@ def _run_row(folder: Path, contents: Mapping[str, bytes | None], corrupt: int) -
     row["command"] = getattr(provenance, "command", None)
     row |= {
         "published": json.dumps(study_keys.get("study.published") or []),
-        **{name: study_keys.get(f"study.{name}") for name in ("baseline", "against", "steps_to")},
+        **{name: study_keys.get(f"study.{name}") for name in ("protocol", "baseline", "against", "steps_to")},
         "solved": _number(study_keys.get("study.solved")),
         "shared_seeds": bool(study_keys.get("study.shared_seeds")),
         "margin": _number(study_keys.get("study.margin")),

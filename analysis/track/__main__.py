@@ -4,8 +4,9 @@
     archbench track cpu workloads=parity backbones=decoder,mamba --own-runs
     archbench track cpu add=my_backbone
 
-Each workload is a part: its learning rates are swept on the tuning seed, with equally many trials for every
-model, and chosen on validation; then the test seeds are trained. Runs that ended, in run folders or in the
+Each workload is a part: its learning rates are swept on the tuning seeds, with equally many trials for every
+model (with study.protocol=1.0, until each best rate is bracketed), and chosen on validation; then the test
+seeds are trained. Runs that ended, in run folders or in the
 frame stored next to the track's page, are not trained again: a track can be stopped, resumed, and continued
 on another machine, and for an added model only its runs are trained. The rules of each track: docs/tracks/.
 """
@@ -22,9 +23,11 @@ import pandas as pd
 
 from analysis.figures.files import figure_bytes
 from analysis.files import csv_text, parquet, write
+from analysis.rates import MAX_ROUNDS
 from analysis.report.page import find, render_page
 from analysis.stats.arms import arm_table
 from analysis.stats.comparisons import comparisons
+from analysis.stats.learning_rates.choice import second_best_rule
 from analysis.stats.targets.target_profiles import to_target
 from analysis.stats.text_slices import slice_table
 from analysis.track.frame import track_frame
@@ -143,7 +146,7 @@ def run(part: Part) -> None:
     for workload in part.workloads:
         print(f"== {track.name}: {workload}", flush=True)
         before = trained
-        trained += _stage(part, track.rates_study, workload, part.tuning_overrides)
+        trained += _tune(part, workload)
         best = write_rates(track, track_frame(track, part.runs), part.runs)
         chosen = best[best["task"] == workload]
         if not chosen.empty and not part.dry_run:
@@ -152,7 +155,7 @@ def run(part: Part) -> None:
                 for row in chosen.itertuples()
             ]
             print(f"learning rates: {', '.join(rates)}")
-        trained += _stage(part, track.study, workload, part.test_overrides)
+        trained += _stage(part, track.study, workload, part.backbones, part.test_overrides)
         if trained > before:
             publish(part, best)
     if part.dry_run:
@@ -163,12 +166,38 @@ def run(part: Part) -> None:
             print(f"Nothing was trained: every requested run of the track {track.name} has ended.")
 
 
-def _stage(part: Part, study: str, workload: str, overrides: Sequence[str]) -> int:
+def _tune(part: Part, workload: str) -> int:
+    """Train the missing tuning runs of a workload, and return how many there were.
+
+    With a protocol, each round of its search trains the next rates of every model. Raises ValueError if a
+    search does not end in ``MAX_ROUNDS`` rounds.
+    """
+    track, overrides = part.track, part.tuning_overrides
+    trained = _stage(part, track.rates_study, workload, part.backbones, overrides)
+    if track.protocol is None or part.dry_run or part.tables:
+        return trained
+    for _ in range(MAX_ROUNDS):
+        best = write_rates(track, track_frame(track, part.runs), part.runs)
+        best = best[(best["task"] == workload) & best["backbone"].isin(part.backbones)]
+        searching = best[best["next_rates"].map(bool)]
+        if searching.empty:
+            return trained
+        before = trained
+        by_rates = searching.groupby(searching["next_rates"].map(lambda r: ",".join(f"{x:g}" for x in r)))
+        for rates, models in by_rates:
+            words = [*overrides, f"optimizer.learning_rate={rates}"]
+            trained += _stage(part, track.rates_study, workload, sorted(models["backbone"]), words)
+        if trained == before:  # what is missing cannot be trained
+            return trained
+    raise ValueError(f"{workload}: the search of learning rates has not ended in {MAX_ROUNDS} rounds")
+
+
+def _stage(part: Part, study: str, workload: str, backbones: Sequence[str], overrides: Sequence[str]) -> int:
     """Train the missing runs of one study of a workload, and return how many there were."""
     rules = part.track.workload(workload)
     offline = rules.offline * (part.dry_run or part.miniature)
     overrides = [*overrides, *offline, *rules.miniature * part.miniature]
-    arguments = sweep(part.track, study, workload, part.backbones, *overrides)
+    arguments = sweep(part.track, study, workload, backbones, *overrides)
     if part.dry_run or part.tables:
         if part.dry_run:
             show_plan(arguments)
@@ -222,6 +251,8 @@ def track_results(track: Track, runs: pd.DataFrame, tuning: pd.DataFrame) -> Tra
         tuning: the chosen learning rates, from ``analysis.track.tuning.write_rates``.
     """
     arms, pairs = arm_table(runs), comparisons(runs)
+    if track.protocol is not None:
+        pairs = second_best_rule(pairs, tuning)
     reached = to_target(runs, {w.name: w.target for w in track.workloads if w.target is not None})
     return TrackResults(
         runs=runs,

@@ -159,8 +159,8 @@ def score_table(
     """Return a row for each model of each workload, then one for each model of each held-out variant.
 
     Columns: ``SCORE_COLUMNS``; ``target``, ``reached_runs``, ``tokens_to_target`` and ``flops_to_target``
-    (medians over runs); ``learning_rate``, and ``edge`` if it is at an edge of the grid; ``variant``,
-    ``setting``.
+    (medians over runs); ``learning_rate``, and ``edge`` if it is at an edge of the grid; with a protocol
+    ``trials`` and ``sensitivity``; ``variant``, ``setting``.
 
     Args:
         arms: from ``analysis.stats.arms.arm_table``.
@@ -171,7 +171,10 @@ def score_table(
     costs = reached.drop(columns="runs").rename(
         columns={"reached": "reached_runs", "tokens": "tokens_to_target", "flops": "flops_to_target"}
     )
-    rates = tuning[["task", "backbone", "learning_rate", "edge"]].rename(columns={"backbone": "arm"})
+    tuned = ["task", "backbone", "learning_rate", "edge"]
+    if "sensitivity" in tuning:  # a protocol
+        tuned += ["rates", "sensitivity"]
+    rates = tuning[tuned].rename(columns={"backbone": "arm", "rates": "trials"})
     # Without runs with test seeds, ``arms`` has neither rows nor columns.
     scores = arms.reindex(columns=SCORE_COLUMNS).astype({"task": object, "arm": object})
     for columns in (costs, rates):

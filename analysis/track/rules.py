@@ -52,9 +52,11 @@ class Track:
     seeds: list[int]
     """Test seeds."""
     learning_rates: list[float]
-    """The grid of every model."""
+    """The grid of every model; with a protocol, those that its search begins with, empty for the default."""
     tuning_seeds: list[int]
     """Seeds of the tuning runs."""
+    protocol: str | None
+    """Version of the rules of tuning and verdicts (``study.protocol``)."""
     tuned: bool
     """True if runs read their learning rates from a file that the track writes (``study.tuned``)."""
     stored: str | None
@@ -105,8 +107,9 @@ def read_track(name: str, config_dir: str = "") -> Track:
         workloads=[_workload(roots, group, workload_name) for workload_name in _listed(params[group])],
         backbones=_listed(params["backbone"]),
         seeds=[int(seed) for seed in _listed(params["seed"])],
-        learning_rates=[float(rate) for rate in _listed(trials["optimizer.learning_rate"])],
+        learning_rates=[float(rate) for rate in _listed(trials.get("optimizer.learning_rate", "")) if rate],
         tuning_seeds=[int(seed) for seed in _listed(trials["seed"])],
+        protocol=tree["study"].get("protocol"),
         tuned="tuned" in tree["study"],
         stored=tree["study"].get("stored"),
         miniature=list(tree["study"].get("miniature") or []),

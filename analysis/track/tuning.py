@@ -19,8 +19,10 @@ def rate_rows(track: Track, frame: pd.DataFrame) -> pd.DataFrame:
     Runs with rates or seeds that are not the track's are left out. Of runs with different settings, the
     newest is used.
     """
-    is_tuning_run = frame["learning_rate"].isin(track.learning_rates) & frame["seed"].isin(track.tuning_seeds)
-    is_tuning_run &= (frame["study"] == track.rates_folder) & frame["status"].isin(ENDED)
+    is_tuning_run = (frame["study"] == track.rates_folder) & frame["seed"].isin(track.tuning_seeds)
+    is_tuning_run &= frame["status"].isin(ENDED)
+    if track.protocol is None:
+        is_tuning_run &= frame["learning_rate"].isin(track.learning_rates)
     ended = frame[is_tuning_run].sort_values("finished_at", ascending=False)
     rows = ended[
         ["task", "scale", "backbone", "seed", "status", "learning_rate", "metric", "direction"]
@@ -29,6 +31,7 @@ def rate_rows(track: Track, frame: pd.DataFrame) -> pd.DataFrame:
         target=ended["matched_target"],
         validation=ended["validation"].where(ended["status"] == "complete"),
         totals=None,
+        protocol=track.protocol,
     )
     return rows.drop_duplicates(["task", "scale", "backbone", "axis", "target", "learning_rate", "seed"])
 
@@ -37,7 +40,7 @@ def write_rates(track: Track, frame: pd.DataFrame, runs: Path) -> pd.DataFrame:
     """Write the chosen rates to the file that the runs of the track read, and return them."""
     rows = frame if frame.empty else rate_rows(track, frame)
     if rows.empty:
-        return pd.DataFrame(columns=["task", "backbone", "learning_rate", "edge"])
+        return pd.DataFrame(columns=["task", "backbone", "learning_rate", "edge", "next_rates"])
     rates = best_rates(rows)
     path = runs / track.rates_folder / "analysis" / "rates.yaml"
     write(path, yaml.safe_dump(chosen(track.rates_folder, rates), sort_keys=False))

@@ -39,12 +39,18 @@ class WorkloadConfig:
     """Training tokens of the tuning runs."""
 
 
+PROTOCOLS = ("1.0",)
+"""Versions of the rules of tuning and verdicts."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class StudyConfig:
     """Settings of the analysis of a study; ``tuned`` and ``values`` affect its runs."""
 
     name: str = MISSING
     """Name of the study, the folder of its runs."""
+    protocol: str | None = None
+    """Version of the rules of tuning and verdicts: ``1.0``; null for the rules of earlier studies."""
     baseline: str | None = None
     """Model that all other models are compared with; null compares all pairs and shows the best model."""
     margin: float | None = None
@@ -80,6 +86,8 @@ class StudyConfig:
             raise ValueError(
                 f"study.solved={self.solved:g} must be an accuracy above 0, up to 1, such as 0.95"
             )
+        if self.protocol is not None and self.protocol not in PROTOCOLS:
+            raise ValueError(f"study.protocol={self.protocol} must be {' or '.join(PROTOCOLS)}, or null")
         if self.margin is not None and self.margin < 0:
             raise ValueError(f"study.margin={self.margin:g} must be a difference of scores, 0 or more")
 

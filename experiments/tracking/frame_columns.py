@@ -111,6 +111,8 @@ class RunColumns(BaseModel):
     """Lines to read the score against, such as chance."""
     published: Annotated[str, Json(list[Any])]
     """Published results that the study quotes (``study.published``)."""
+    protocol: str | None
+    """``study.protocol``."""
     baseline: str | None
     """``study.baseline``."""
     against: str | None

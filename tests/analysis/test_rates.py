@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from pathlib import Path
 from subprocess import CompletedProcess
@@ -96,6 +97,50 @@ def test_extending_goes_on_until_the_optimum_is_inside(
     assert {arm["backbone"]: arm["learning_rate"] for arm in written["arms"] if arm["bracketed"]} == {
         "decoder": 3e-3, "mamba": 3e-2,
     }  # fmt: skip
+
+
+def test_a_protocol_searches_until_each_best_rate_is_bracketed(
+    write_run: Callable[..., Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    trained: list[str] = []
+
+    def write(backbone: str, rate: float, seed: int) -> None:
+        optimum = {"decoder": 0.003, "mamba": 0.02}[backbone]
+        loss = 2.3 + 0.3 * math.log10(rate / optimum) ** 2 + 0.001 * seed
+        digest = f"{rate:.4f}{backbone[0]}".replace(".", "")
+        folder = write_run(backbone, seed, loss, study="rates", digest=digest)
+        config = {"optimizer": {"learning_rate": rate}, "study": {"protocol": "1.0"}}
+        (folder / "config.yaml").write_text(yaml.safe_dump(config))
+
+    def train(words: list[str]) -> CompletedProcess[str]:
+        changed = dict(word.split("=") for word in words if "=" in word)
+        trained.append(f"{changed['backbone']} {changed['optimizer.learning_rate']}")
+        for rate in changed["optimizer.learning_rate"].split(","):
+            for seed in changed["seed"].split(","):
+                write(changed["backbone"], float(rate), int(seed))
+        return CompletedProcess(words, 0)
+
+    for backbone in ("decoder", "mamba"):
+        for seed in (100, 101):
+            write(backbone, 0.003, seed)
+    monkeypatch.setattr(rates, "run_python", train)
+    assert main(["study=rates", f"runs={tmp_path / 'runs'}"]) == 0
+    assert "search not finished: next 0.001, 0.01" in capsys.readouterr().out
+    assert main(["study=rates", f"runs={tmp_path / 'runs'}", "--extend"]) == 0
+    assert trained == [
+        "decoder 0.001,0.01", "mamba 0.001,0.01", "decoder 0.0018,0.0056", "mamba 0.03", "mamba 0.1",
+        "mamba 0.018,0.056",
+    ]  # fmt: skip
+    printed = capsys.readouterr().out
+    [mamba] = [line.split() for line in printed.splitlines() if line.startswith("  mamba ")]
+    assert mamba[-2:] == ["7", "0.027"]  # trials, sensitivity
+    written = yaml.safe_load((tmp_path / "runs" / "rates" / "analysis" / "rates.yaml").read_text())
+    assert written["seeds"] == [100, 101]
+    chosen = {arm["backbone"]: (arm["learning_rate"], arm["bracketed"]) for arm in written["arms"]}
+    assert chosen == {"decoder": (0.003, True), "mamba": (0.018, True)}
 
 
 def test_extending_stops_where_training_cannot(

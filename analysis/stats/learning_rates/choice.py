@@ -14,6 +14,8 @@ import pandas as pd
 from analysis.load.run_config import flat_config
 from analysis.load.study import load_study
 from analysis.stats.intervals import ratio_residuals
+from analysis.stats.learning_rates.bracket import tune
+from analysis.stats.verdicts.verdict import BETTER, UNDECIDED
 from experiments.config.study import train_words
 from experiments.runtime.errors import DataError
 from experiments.tracking.run_files import read_result
@@ -24,13 +26,15 @@ MIN_RATES = 5
 """Minimum number of learning rates of a grid."""
 NEAR = 0.05
 """Relative distance from the best result within which a learning rate counts as equally good."""
+DEPENDS_ON_TUNING = "depends on tuning"
+"""Reason of a verdict that holds only at the best learning rate of the winner."""
 ENDED = ("complete", "diverged")
 """Statuses that are informative of the learning rate, unlike out of memory or preempted."""
 
 
 def rate_table(runs: Path, study: str) -> pd.DataFrame:
     """Return one row for each run that has ended: the columns of ``ARM``, then learning_rate, seed, status,
-    metric, direction, validation, totals and words (arguments of the command that trained it).
+    metric, direction, protocol, validation, totals and words (arguments of the command that trained it).
 
     ``validation`` is the score on the validation split after training, NaN if the run diverged. ``totals``
     (G, 2) are numerator and denominator of the score, summed over each of G groups of items, None if the run
@@ -54,6 +58,7 @@ def rate_table(runs: Path, study: str) -> pd.DataFrame:
                 "learning_rate": math.nan if rate is None else float(rate),
                 "metric": run["metric"],
                 "direction": run["direction"],
+                "protocol": run["protocol"],
                 "validation": float(run["validation"]) if run["status"] == "complete" else math.nan,
                 "totals": None if totals is None else np.array(totals, dtype=np.float64),
                 "words": train_words(str(run["command"] or "")),
@@ -96,9 +101,12 @@ def best_rates(rates: pd.DataFrame) -> pd.DataFrame:
     Columns: those of ``ARM``, metric, learning_rate, validation, rates (number tried), ``seeds`` (of
     all arms of its task and scale), ``missing`` (seeds that no run of the arm has: no rate is chosen
     for it), ``edge`` (``lower`` or ``upper`` if the best rate is that end of the grid, else empty),
-    ``decades`` (see ``robust_decades``), ``open`` (True if they reach the end of the grid), and ``undecided``
-    (neighbours in the grid that may be as good: see ``undecided_rates``). If all runs of an arm diverged,
-    its rate is NaN and its edge ``lower``.
+    ``next_rates`` (rates to train next), ``decades`` (see ``robust_decades``), ``open`` (True if they reach
+    the end of the grid), and ``undecided`` (neighbours in the grid that may be as good: see
+    ``undecided_rates``). If all runs of an arm diverged, its rate is NaN and its edge ``lower``.
+
+    In a study with a protocol, the rule is that of ``bracket.tune``: ``edge`` is the side without a worse
+    rate. Further columns: direction, ``second_validation`` (of the second-best rate) and ``sensitivity``.
     """
     rows = []
     for key, runs in rates.groupby(ARM, sort=True, dropna=False):
@@ -119,8 +127,49 @@ def best_rates(rates: pd.DataFrame) -> pd.DataFrame:
             | {"seeds": sorted(seeds), "missing": sorted(seeds - set(runs["seed"]))}
             | {"edge": edge, "decades": decades, "open": is_open}
             | {"undecided": undecided_rates(runs, mean, chosen)}
+            | {"next_rates": [further_rate(edge, mean.index)] if edge else []}
         )
+        if runs["protocol"].notna().any():
+            rows[-1] |= _tuned(runs, len(seeds), higher=higher)
     return pd.DataFrame(rows)
+
+
+def _tuned(runs: pd.DataFrame, seeds: int, *, higher: bool) -> dict[str, object]:
+    """Return the columns of an arm that the tuning rule of the protocol decides."""
+    sign = -1.0 if higher else 1.0
+    losses = {float(rate): list(sign * at["validation"]) for rate, at in runs.groupby("learning_rate")}
+    tuning = tune(losses, seeds)
+    return {
+        "learning_rate": tuning.best, "validation": sign * tuning.loss, "rates": tuning.trials,
+        "edge": tuning.unbracketed, "next_rates": list(tuning.next_rates), "undecided": [],
+        "direction": "higher" if higher else "lower", "second_validation": sign * tuning.second_loss,
+        "sensitivity": tuning.sensitivity,
+    }  # fmt: skip
+
+
+def second_best_rule(pairs: pd.DataFrame, best: pd.DataFrame) -> pd.DataFrame:
+    """Return pairs in which a verdict is undecided if it depends on the learning rate of the winner.
+
+    The second-best rate of the winner must beat the best rate of the loser, on the validation split of the
+    tuning runs. Verdicts on models without tuning runs are unchanged.
+
+    Args:
+        pairs: from ``analysis.stats.comparisons.comparisons``; models are named after their backbones.
+        best: from ``best_rates``, of a study with a protocol.
+    """
+    tuned = {(row["task"], row["scale"], row["backbone"]): row for _, row in best.iterrows()}
+    pairs = pairs.copy()
+    for index, pair in pairs[pairs["separated"]].iterrows():
+        names = (
+            (pair["model"], pair["other"]) if pair["verdict"] == BETTER else (pair["other"], pair["model"])
+        )
+        winner, loser = (tuned.get((pair["task"], pair["scale"], name)) for name in names)
+        if winner is None or loser is None:
+            continue
+        lead = winner["second_validation"] - loser["validation"]
+        if not (lead > 0 if winner["direction"] == "higher" else lead < 0):
+            pairs.loc[index, ["verdict", "separated", "reason"]] = [UNDECIDED, False, DEPENDS_ON_TUNING]
+    return pairs
 
 
 def best_rate(mean: pd.Series, *, higher: bool) -> tuple[float, str]:
@@ -208,11 +257,10 @@ def robust_decades(mean: pd.Series, chosen: float, *, higher: bool) -> tuple[flo
     return below + above, open_below or open_above
 
 
-def further_rate(row: pd.Series, rates: pd.DataFrame) -> float:
+def further_rate(edge: str, tried: pd.Index[float]) -> float:
     """Return the next rate of the half-decade grid (0.001, 0.003, 0.01, ...) outside the edge."""
-    tried = runs_of(row, rates)["learning_rate"]
-    edge, step = (tried.max(), 1) if row["edge"] == "upper" else (tried.min(), -1)
-    return float(f"{10 ** ((round(2 * math.log10(edge)) + step) / 2):.0e}")
+    outermost, step = (tried.max(), 1) if edge == "upper" else (tried.min(), -1)
+    return float(f"{10 ** ((round(2 * math.log10(outermost)) + step) / 2):.0e}")
 
 
 def runs_of(row: pd.Series, rates: pd.DataFrame) -> pd.DataFrame:
@@ -222,7 +270,7 @@ def runs_of(row: pd.Series, rates: pd.DataFrame) -> pd.DataFrame:
 
 
 def extension(row: pd.Series, rates: pd.DataFrame) -> list[str]:
-    """Return the arguments of ``archbench train`` that train the next rate outside the edge.
+    """Return the arguments of ``archbench train`` that train the next rates of an arm.
 
     They are those of the arm with changed values. If the arm lacks a seed, they also train the missing runs
     of the rates that were tried.
@@ -234,7 +282,8 @@ def extension(row: pd.Series, rates: pd.DataFrame) -> list[str]:
     keys = {"axis": "scale.axis", "target": f"scale.targets.{row['axis']}"}
     changed = {keys.get(name, name): text for name, text in settings.items() if rates[name].nunique() > 1}
     tried = sorted(runs_of(row, rates)["learning_rate"].unique()) if row["missing"] else []
-    changed["optimizer.learning_rate"] = ",".join(f"{rate:g}" for rate in (*tried, further_rate(row, rates)))
+    rates_to_train = sorted({*tried, *row["next_rates"]})
+    changed["optimizer.learning_rate"] = ",".join(f"{rate:g}" for rate in rates_to_train)
     changed["seed"] = ",".join(str(seed) for seed in row["seeds"])
     unchanged = [
         argument

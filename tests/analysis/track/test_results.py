@@ -5,18 +5,21 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
 
-from analysis.track.__main__ import track_results
+from analysis.stats.learning_rates.choice import second_best_rule
+from analysis.track import __main__ as command
+from analysis.track.__main__ import Part, TrackConfig, track_results
 from analysis.track.overview import overview
 from analysis.track.page import fill_page, track_markdown
 from analysis.track.results import held_out, scored_runs, with_score
 from analysis.track.rules import Track, Workload, read_track
 from analysis.track.runs import missing
-from analysis.track.tuning import rate_rows
+from analysis.track.tuning import rate_rows, write_rates
 
 
 @pytest.fixture
@@ -67,6 +70,71 @@ def test_rates_are_chosen_from_the_grid_of_the_track(track: Track) -> None:
         row(**tuning | {"learning_rate": 0.5}), row(**{**tuning, "seed": 0}), row(),
     ]  # fmt: skip
     assert rate_rows(track, pd.DataFrame(rows))["validation"].tolist() == [0.5], "of two the newer counts"
+
+
+def searched_losses(rate: float, seed: int) -> float:
+    return 2.0 + 0.3 * math.log10(rate / 0.006) ** 2 + 0.001 * seed
+
+
+def test_a_protocol_trains_rates_until_each_best_one_is_bracketed(
+    track: Track, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    track = replace(track, protocol="1.0", learning_rates=[], tuning_seeds=[100, 101], tuned=False)
+    tuning = {"study": track.rates_folder, "metric": "bits_per_byte", "direction": "lower"}
+    rows: list[dict[str, Any]] = []
+    trained = []
+
+    def stage(part: Part, study: str, workload: str, backbones: list[str], overrides: list[str]) -> int:
+        assert (study, workload) == (track.rates_study, "parity")
+        rates = [word.partition("=")[2] for word in overrides if word.startswith("optimizer.")] or ["0.003"]
+        trained.append(f"{','.join(backbones)} {rates[0]}")
+        trials = [(b, float(r), s) for b in backbones for r in rates[0].split(",") for s in (100, 101)]
+        rows.extend(
+            row(**tuning, backbone=b, learning_rate=r, seed=s, validation=searched_losses(r, s))
+            for b, r, s in trials
+        )
+        return len(trials)
+
+    monkeypatch.setattr(command, "_stage", stage)
+    monkeypatch.setattr(command, "track_frame", lambda *_: pd.DataFrame(rows))
+    part = replace(
+        command.prepare(TrackConfig(track="cpu", runs=str(tmp_path))),
+        track=track, workloads=["parity"], backbones=["decoder", "mamba"],
+    )  # fmt: skip
+    assert command._tune(part, "parity") == 2 * 2 * 6
+    both = "decoder,mamba"
+    assert trained == [f"{both} 0.003", f"{both} 0.001,0.01", f"{both} 0.03", f"{both} 0.0056,0.018"]
+    best = write_rates(track, pd.DataFrame(rows), tmp_path)
+    assert best[["learning_rate", "rates", "edge"]].values.tolist() == [[0.0056, 6, ""]] * 2
+
+
+def verdicts_of(*pairs: tuple[str, str, str]) -> pd.DataFrame:
+    """Return decided pairs: model, other, verdict."""
+    rows = [
+        {"task": "parity", "scale": "nano", "model": a, "other": b, "verdict": v, "reason": ""}
+        for a, b, v in pairs
+    ]
+    return pd.DataFrame(rows).assign(separated=True)
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_a_verdict_needs_the_second_best_rate_of_the_winner(sign: int) -> None:
+    """Scores are losses for sign 1, and gains for sign -1."""
+    best = pd.DataFrame(
+        [
+            {"task": "parity", "scale": "nano", "backbone": name, "validation": sign * loss}
+            | {"second_validation": sign * second, "direction": "lower" if sign == 1 else "higher"}
+            for name, loss, second in (("mamba", 2.0, 2.2), ("s4", 2.1, 2.5), ("moe", 2.3, math.nan))
+        ]
+    )
+    pairs = verdicts_of(
+        ("mamba", "moe", "better"), ("moe", "mamba", "worse"), ("mamba", "s4", "better"),
+        ("s4", "moe", "better"), ("moe", "s4", "better"), ("mamba", "new", "better"),
+    )  # fmt: skip
+    held = second_best_rule(pairs, best)
+    assert held["verdict"].tolist() == ["better", "worse", *["undecided"] * 3, "better"]
+    assert held.loc[~held["separated"], "reason"].tolist() == ["depends on tuning"] * 3
+    assert pairs["separated"].all()
 
 
 def test_runs_that_ended_or_were_refused_are_not_missing() -> None:

@@ -15,7 +15,6 @@ from analysis.stats.learning_rates.choice import (
     best_rates,
     difference_error,
     extension,
-    further_rate,
     mixed_settings,
     rate_means,
     rate_table,
@@ -104,7 +103,7 @@ def test_where_all_diverged_the_grid_goes_down(tmp_path: Path, write_run: WriteR
     rates = rate_table(tmp_path / "runs", "rates")
     best = best_rates(rates).iloc[0]
     assert math.isnan(best["learning_rate"])
-    assert further_rate(best, rates) == 3e-3
+    assert best["next_rates"] == [3e-3]
 
 
 def test_sizes_are_arms_of_their_own(tmp_path: Path, write_run: WriteRun) -> None:
@@ -165,7 +164,7 @@ def test_the_grid_goes_on_by_half_decades(
     rates = rate_table(tmp_path / "runs", "rates")
     best = best_rates(rates).iloc[0]
     assert best["edge"] == edge
-    assert further_rate(best, rates) == pytest.approx(further, rel=1e-12)
+    assert best["next_rates"] == pytest.approx([further], rel=1e-12)
 
 
 def test_the_extension_is_the_command_of_the_study_for_one_arm(swept: Path, write_run: WriteRun) -> None:
