@@ -75,10 +75,12 @@ def comparisons(frame: pd.DataFrame) -> pd.DataFrame:
 
 def _of_type(runs: pd.DataFrame, margin: float) -> tuple[str, list[Verdict]]:
     """Return the name of the family of the models of one likelihood type, and its verdicts."""
-    baseline = declared_baseline(runs)
+    baseline, protocol = declared_baseline(runs), study_setting(runs, "protocol")
     family = ALL_PAIRS if baseline is None else BASELINE
     if (counts := solve_counts(runs)) is not None:
-        seed_scores = {str(model): list(model_runs["score"]) for model, model_runs in runs.groupby("arm")}
+        seed_scores = None  # ranks are no test of the protocol
+        if protocol is None:
+            seed_scores = {str(model): list(model_runs["score"]) for model, model_runs in runs.groupby("arm")}
         return family, solve_verdicts(counts, seed_scores, baseline=baseline, margin=margin)
     scores = {
         str(model): model_runs.set_index("seed")["score"].to_dict()
@@ -86,7 +88,10 @@ def _of_type(runs: pd.DataFrame, margin: float) -> tuple[str, list[Verdict]]:
     }
     shared = bool(study_setting(runs, "shared_seeds"))
     direction = str(runs["direction"].iloc[0])
-    return family, verdicts(scores, direction, baseline=baseline, margin=margin, shared_seeds=shared)
+    found = verdicts(
+        scores, direction, baseline=baseline, margin=margin, shared_seeds=shared, protocol=protocol
+    )
+    return family, found
 
 
 def verdict_of(pairs: pd.DataFrame, model: str, other: str) -> pd.Series | None:

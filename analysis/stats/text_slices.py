@@ -84,11 +84,12 @@ def slice_table(frame: pd.DataFrame) -> pd.DataFrame:
         arms = arm_table(type_runs).query("kind == 'arm' and seeds > 0")
         baseline, declared = baseline_of(arms, type_runs), declared_baseline(type_runs)
         shared = bool(study_setting(type_runs, "shared_seeds"))
+        protocol = study_setting(type_runs, "protocol")
         shared_columns = {"task": task, "scale": scale, "likelihood": likelihood, "baseline": baseline}
         for (by, name), cells in type_slices.groupby(["by", "slice"], sort=False):
             fraction = cells["bytes"].sum() / type_slices.loc[type_slices["by"] == by, "bytes"].sum()
             slices = {str(model): rows for model, rows in cells.groupby("arm")}
-            tested = _over_seeds(slices, baseline, declared is not None, shared)
+            tested = _over_seeds(slices, baseline, declared is not None, shared, protocol)
             for model in arms["arm"]:
                 if model not in slices:
                     continue
@@ -115,7 +116,7 @@ class SliceGain:
 
 
 def _over_seeds(
-    slices: dict[str, pd.DataFrame], baseline: str, declared: bool, shared: bool
+    slices: dict[str, pd.DataFrame], baseline: str, declared: bool, shared: bool, protocol: str | None
 ) -> dict[str, SliceGain]:
     """Return interval and verdict of each model against the baseline, over seeds, in bits per token."""
     scores = {model: dict(zip(rows["seed"], -rows["score"], strict=True)) for model, rows in slices.items()}
@@ -126,7 +127,7 @@ def _over_seeds(
     if len(names) < 2 or baseline not in names:
         return {}
     index = names.index(baseline) if declared else None
-    family = make_family([scores[name] for name in names], index, shared=shared)
+    family = make_family([scores[name] for name in names], index, shared=shared, protocol=protocol)
     results = {}
     for (i, j), difference, half, p in zip(
         family.pairs, family.difference, family.half_widths(), family.p_values(), strict=True

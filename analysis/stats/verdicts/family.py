@@ -56,6 +56,8 @@ class Family:
     difference: Array
     seeds: Array
     """Number of seeds of each pair, (P,): that of the model with fewer seeds."""
+    all_pairs: bool
+    """False if every model is compared with a baseline."""
     blocked: bool
     """True if differences are taken within seeds."""
     errors: PairErrors
@@ -63,6 +65,20 @@ class Family:
     pairwise: PairErrors
     """From the two models only; a variance of NaN if neither has any spread (no second test)."""
     statistic: MaxStatistic
+
+    @property
+    def error(self) -> Array:
+        """Standard error of each difference."""
+        return self.errors.error
+
+    @property
+    def test(self) -> str:
+        """Name of the test."""
+        pair_test = "paired t" if self.blocked else "Welch"
+        if self.models == 2:
+            return pair_test
+        test = f"larger-SE {'Tukey' if self.all_pairs else 'Dunnett'}"
+        return test + f" or {pair_test}" * (self.pairwise_share > 0) + ", blocked" * self.blocked
 
     @property
     def factor(self) -> Array:
@@ -222,7 +238,8 @@ def _family(
         statistic = against_baseline(model_sizes, round(size_K[baseline]))
     return Family(
         models=count, pairs=pairs_of(count, baseline), difference=mean_RK[..., a_P] - mean_RK[..., b_P],
-        seeds=np.minimum(size_K[a_P], size_K[b_P]), blocked=blocked, statistic=statistic,
+        seeds=np.minimum(size_K[a_P], size_K[b_P]), all_pairs=baseline is None, blocked=blocked,
+        statistic=statistic,
         errors=pairwise.positive() if count == 2 else pair_errors.larger(pairwise, pool),
         pairwise=pairwise.positive(),
     )  # fmt: skip

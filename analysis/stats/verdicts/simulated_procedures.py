@@ -97,6 +97,15 @@ def welch_holm(studies: Studies) -> Rejected:
     return holm_rejects(2 * special.stdtr(errors.freedom, -studies.t_RP(errors.error)))
 
 
+def standard(studies: Studies) -> Rejected:
+    """Welch's t-tests as in the protocol: Holm's correction, or of all pairs Benjamini-Hochberg's."""
+    errors = welch(studies.variance_RK, studies.size_K, studies.pair_P2)
+    p_RP = 2 * special.stdtr(errors.freedom, -studies.t_RP(errors.error))
+    if studies.against_baseline:
+        return holm_rejects(p_RP)
+    return np.asarray(stats.false_discovery_control(p_RP, axis=1) < LEVEL)
+
+
 def pooled_tukey(studies: Studies) -> Rejected:
     """Tukey's or Dunnett's test with the pooled variance."""
     errors = pooled(studies.variance_RK, studies.size_K, studies.pair_P2)
@@ -193,6 +202,7 @@ def counts_or_ranks(studies: Studies) -> Rejected:
 PROCEDURES: dict[str, Procedure] = {
     "paired t + Holm": paired_holm,
     "Welch + Holm": welch_holm,
+    "Welch + Holm or Benjamini-Hochberg": standard,
     "pooled Tukey / Dunnett": pooled_tukey,
     "Games-Howell": games_howell,
     "moderated t, Tukey": moderated_tukey,

@@ -27,6 +27,7 @@ from analysis.stats.intervals import rate_difference_interval
 from analysis.stats.verdicts.exact_tests import MIN_RANKED, boschloo, boschloo_table, rank_p, shift_interval
 from analysis.stats.verdicts.family import MIN_SEEDS, MOST_SEEDS
 from analysis.stats.verdicts.max_statistic import LEVEL, POWER
+from analysis.stats.verdicts.standard import holm
 from analysis.stats.verdicts.verdict import (
     BELOW_MARGIN,
     BETTER,
@@ -150,15 +151,6 @@ def _by_ranks(pair: _Pair, p: float, comparisons: float, margin: float) -> Verdi
         seeds_to_decide=None, reason="" if surely else BELOW_MARGIN, seeds=min(map(len, scores)),
         test=RANK_TEST,
     )  # fmt: skip
-
-
-def holm(p_values: Sequence[float]) -> list[float]:
-    """Return p-values after Holm's step-down correction (1979), to be compared with the uncorrected level."""
-    corrected, running = [0.0] * len(p_values), 0.0
-    for rank, index in enumerate(np.argsort(p_values, kind="stable")):
-        running = max(running, min(1.0, (len(p_values) - rank) * p_values[index]))
-        corrected[index] = running
-    return corrected
 
 
 def _power(rates: tuple[float, float], seeds: int, comparisons: float) -> float:
