@@ -224,6 +224,8 @@ def _score_columns(metrics: list[Metric]) -> RunRow:
     }
     slices = None if score is None else score.slices
     row["slices"] = json.dumps([asdict(part) for part in slices]) if slices else None
+    is_text = score is not None and score.name == "bits_per_byte" and score.cluster_totals
+    row["documents"] = json.dumps(score.cluster_totals) if score is not None and is_text else None
     splits = ("validation", "test")
     further = {m.split: m.value for m in metrics if m.split not in splits and m.name == row["metric"]}
     row["further"] = json.dumps(further)

@@ -16,6 +16,7 @@ from analysis.stats.arms import (
 )
 from analysis.stats.intervals import MARGINS
 from analysis.stats.solve_rates import solve_counts
+from analysis.stats.verdicts.documents import document_totals, hold_for_documents
 from analysis.stats.verdicts.solve_counts import solve_verdicts
 from analysis.stats.verdicts.verdict import BETTER, UNDECIDED, WORSE, Verdict, untested, verdicts
 
@@ -24,6 +25,8 @@ COLUMNS = [
     "standard_error", "low", "high", "p", "verdict", "separated", "detectable", "seeds_to_decide", "seeds",
     "reason", "test",
 ]  # fmt: skip
+TEXT_METRIC = "bits_per_byte"
+"""Metric of texts, on which verdicts of a protocol must also hold for other documents."""
 BASELINE, ALL_PAIRS = "baseline", "all pairs"
 """Families: every model against the study's baseline, or all pairs of a likelihood type."""
 UNLEARNED = "none of these has learned the task"
@@ -57,6 +60,9 @@ def comparisons(frame: pd.DataFrame) -> pd.DataFrame:
             study_margin = study_setting(group, "margin")
             margin = MARGINS.get(str(metric), 0.0) if study_margin is None else float(study_margin)
             family, type_verdicts = _of_type(runs, margin)
+            if metric == TEXT_METRIC and study_setting(runs, "protocol") is not None:
+                totals = document_totals(runs)
+                type_verdicts = [hold_for_documents(verdict, totals) for verdict in type_verdicts]
             units = runs["unit"].dropna()
             shared = {
                 "task": task, "scale": scale, "likelihood": None if pd.isna(likelihood) else likelihood,

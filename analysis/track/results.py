@@ -67,6 +67,8 @@ def with_score(frame: pd.DataFrame, mask: pd.Series, evaluation: str) -> pd.Data
         score_standard_error=frame["score_standard_error"].where(~mask),
         score_setting=frame["score_setting"].where(~mask, f"test with {evaluation}"),
     )
+    if "documents" in changed:  # of the test split
+        changed["documents"] = changed["documents"].mask(mask, None)
     unscored = mask & (changed["status"] == "complete") & scores.isna()
     return changed.assign(status=changed["status"].where(~unscored, "unscored"))
 

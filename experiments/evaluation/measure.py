@@ -20,7 +20,9 @@ from experiments.runtime.device import inference
 from experiments.runtime.errors import DataError
 from experiments.runtime.seeds import evaluation_seed
 from experiments.tasks.metrics import (
+    DOCUMENTS,
     GENERATED,
+    JACKKNIFE_GROUPS,
     SAMPLE,
     WHOLE,
     Metric,
@@ -246,7 +248,9 @@ def summarise(scores: list[Score], objective: Objective, split: str, available: 
         standard_error=math.nan,
         items=items,
     )
-    return _with_errors(metric, nats_to_bits(nats_N), bytes_N, cluster_N, available)
+    has_documents = any(s.cluster_B is not None for s in scores)
+    groups = DOCUMENTS if has_documents else JACKKNIFE_GROUPS
+    return _with_errors(metric, nats_to_bits(nats_N), bytes_N, cluster_N, available, groups)
 
 
 def _with_errors(
@@ -255,10 +259,12 @@ def _with_errors(
     denominator_N: NDArray[np.float64],
     cluster_N: NDArray[np.float64],
     available: int | None,
+    groups: int = JACKKNIFE_GROUPS,
 ) -> Metric:
     """Return a metric, a ratio of sums over its items, with its standard error.
 
-    The items are a simple random sample of the ``available`` items of the split.
+    The items are a simple random sample of the ``available`` items of the split. The sums of at most
+    ``groups`` clusters are stored.
     """
     error, clusters = ratio_standard_error(numerator_N, denominator_N, cluster_N)
     items, sampling = len(numerator_N), None
@@ -270,7 +276,7 @@ def _with_errors(
         standard_error=error,
         clusters=clusters,
         sampling_error=sampling,
-        cluster_totals=cluster_totals(numerator_N, denominator_N, cluster_N),
+        cluster_totals=cluster_totals(numerator_N, denominator_N, cluster_N, groups),
     )
 
 

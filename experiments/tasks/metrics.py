@@ -46,6 +46,8 @@ WHOLE, SAMPLE, GENERATED = "whole split", "random sample", "generated examples"
 SCORED = (WHOLE, SAMPLE, GENERATED)
 """Parts of a split that are scored: all of it, items drawn at random by a fixed seed, or the first of a split
 that never runs out."""
+DOCUMENTS = 1000
+"""Maximum number of documents of a text with scores of their own; more are put into this many groups."""
 JACKKNIFE_GROUPS = 100
 """Maximum number of groups left out in turn; a group is one example if there are no more examples."""
 
@@ -111,7 +113,8 @@ class Metric:
     comparable with those of other tokenizers."""
     cluster_totals: list[list[Number]] | None = None
     """The two sums of each cluster; their ratio over all clusters is the value (bits and bytes, or right
-    answers and examples); of more than ``JACKKNIFE_GROUPS`` clusters, of this many groups of them. The
+    answers and examples); of more than ``JACKKNIFE_GROUPS`` clusters (``DOCUMENTS`` of a text), of this many
+    groups of them. The
     standard error of a difference of two models on the same items follows from them."""
     slices: list[SliceTotals] | None = None
     """The part of the score that each slice of the text adds, on the test split of a text task."""

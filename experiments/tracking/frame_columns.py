@@ -79,6 +79,8 @@ class RunColumns(BaseModel):
     estimator: str | None
     slices: Annotated[str | None, Json(list[dict[str, Any]])]
     """Contributions of slices of a text to the score."""
+    documents: Annotated[str | None, Json(list[list[float]])]
+    """Bits and bytes of each document of the test split of a text, or of groups of documents."""
     further: Annotated[str, Json(dict[str, float | None])]
     """The score of each of ``trainer.extra_evaluations``."""
     validation: float

@@ -214,6 +214,17 @@ def test_the_standard_error_of_a_ratio_agrees_with_the_bootstrap():
     assert metric.standard_error == pytest.approx(resampled.std(), rel=0.06)
 
 
+@pytest.mark.parametrize(("documents", "groups"), [(150, 150), (1500, 1000)])
+def test_each_document_has_its_bits_and_bytes(documents: int, groups: int) -> None:
+    document_N = torch.arange(3 * documents) % documents
+    nats_N = math.log(2) * (1 + document_N).double()
+    score = Score(nats_B=nats_N, bytes_B=torch.full_like(nats_N, 2), cluster_B=document_N)
+    totals = summarise([score], OBJECTIVES["causal_lm"], "test").cluster_totals
+    assert totals is not None
+    assert len(totals) == groups
+    assert totals[120] == pytest.approx([3 * 121, 6] if groups == documents else [3 * 121 + 3 * 1121, 12])
+
+
 def test_accuracy_is_the_mean_over_examples_with_its_standard_error():
     score = Score(accuracy_B=torch.tensor([1.0, 0.5, 0.0, 1.0]).double())
     metric = summarise([score], OBJECTIVES["causal_lm"], "test")
