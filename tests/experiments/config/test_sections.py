@@ -138,6 +138,7 @@ def test_a_learning_rate_of_a_table_needs_a_scale_of_the_table() -> None:
         ("study.solved=7", "study.solved=7 must be an accuracy above 0, up to 1"),
         ("study.solved=0", "study.solved=0 must be an accuracy"),
         ("study.solved=most", "study.solved=most must be a number"),
+        ("study.protocol=2.0", "study.protocol=2.0 must be 1.0, or null"),
         ("study.margin=-0.1", "study.margin=-0.1 must be a difference of scores, 0 or more"),
         ("study.margin=1e400", "study.margin=inf must be a finite number"),
         ("study.shared_seeds=7", "study.shared_seeds=7 must be true or false"),

@@ -154,7 +154,7 @@ def limit(replicates: int) -> float:
 @pytest.mark.parametrize(("name", "seeds"), CASES)
 def test_at_most_6_percent_of_studies_of_equal_models_find_a_difference(name: str, seeds: int) -> None:
     procedure: Callable[..., np.ndarray] = solve_counts if name == "solved or not" else standard
-    assert family_wise_error(procedure, SCENARIOS[name], seeds, 1000) < limit(1000)
+    assert family_wise_error(procedure, SCENARIOS[name], seeds, 2000) < limit(2000)
 
 
 def test_few_of_the_pairs_called_different_are_equal() -> None:
