@@ -14,7 +14,9 @@ def family(means: list[float], seeds: int, deviation: float = 1.0, baseline: int
     """Models whose estimated deviations are all as given."""
     noise = np.linspace(-1, 1, seeds)
     noise *= deviation / noise.std(ddof=1)
-    return make_family([dict(enumerate(mean + noise)) for mean in means], baseline, shared=False)
+    made = make_family([dict(enumerate(mean + noise)) for mean in means], baseline, shared=False)
+    assert isinstance(made, Family)
+    return made
 
 
 def power(models: int, seeds: int, shift: float, baseline: str | None, studies: int = 1500) -> float:
