@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
+from architectures.layers.attention.forgetting import ForgettingAttention
 from architectures.layers.attention.multi_head import Attention
 from architectures.layers.embedding import Embedding
 from architectures.layers.feedforward import DenseFeedForward
@@ -78,6 +79,8 @@ def scale_layers(model: nn.Module, multipliers: MultipliersConfig) -> None:
             part.out = scaled(part.out, after=m.attention_out)
             if part.gate is not None:
                 part.gate = scaled(part.gate, before=m.attention_in)
+            if isinstance(part, ForgettingAttention):
+                part.forget = scaled(part.forget, before=m.attention_in)
         elif isinstance(part, SSD):
             gate, convolved, steps = part.parts
             widths = [gate, *part.convolved, steps]

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from architectures.backbones.stack import Stack, StackConfig
 from architectures.kernels.pointwise import path
 from architectures.layers.attention.config import AttentionConfig
+from architectures.layers.attention.forgetting import ForgettingAttention
 from architectures.layers.attention.latent import LatentAttention
 from architectures.layers.attention.multi_head import Attention
 from architectures.layers.block import Block, BlockConfig, FeedForward, Mixer
@@ -212,7 +213,8 @@ def make_attention(
             positions=config.positions,
             positional=positional,
         )
-    return Attention(
+    layer_class = ForgettingAttention if attention.forget_gate else Attention
+    return layer_class(
         config.width,
         attention,
         causal=causal,

@@ -20,6 +20,7 @@ _OPTIONS = {
         "deltanet": "delta_net delta_rule",
         "gated_deltanet": "gdn",
         "kda": "kimi kimi_linear kimi_delta_attention",
+        "forgetting_transformer": "fox forgetting_attention",
         "deltaproduct": "delta_product gated_deltaproduct",
         "s4": "structured_state_space",
         "masked_diffusion": "mdlm diffusion dlm llada diffusion_lm discrete_diffusion",

@@ -26,6 +26,7 @@ from architectures.backbones.mamba2 import Mamba2, Mamba2Config
 from architectures.backbones.masked_diffusion import MaskedDiffusion, MaskedDiffusionConfig
 from architectures.backbones.moe import MoE, MoEConfig
 from architectures.backbones.s4 import S4, S4Config
+from architectures.layers.attention.config import AttentionConfig
 from architectures.layers.embedding import Embedding
 from architectures.layers.moe.config import ExpertsConfig
 from experiments.training.optimizer_step import clip_gradients, gradient_norm
@@ -37,6 +38,7 @@ GROUPED: dict[str, Any] = {"d_ff": 32, "experts": ExpertsConfig(dispatch="groupe
 """Experts as they run on a GPU in bfloat16."""
 MODELS = {
     "decoder": (Decoder, DecoderConfig(d_model=WIDTH)),
+    "forgetting": (Decoder, DecoderConfig(d_model=WIDTH, attention=AttentionConfig(forget_gate=True))),
     "encoder": (Encoder, EncoderConfig(d_model=WIDTH)),
     "encoder_decoder": (EncoderDecoder, EncoderDecoderConfig(d_model=WIDTH)),
     "s4": (S4, S4Config(d_model=WIDTH)),

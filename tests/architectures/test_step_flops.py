@@ -36,6 +36,7 @@ def decoder(**attention: Any) -> Backbone:
 MODELS = {
     "grouped": lambda: decoder(num_kv_heads=2),
     "local": lambda: decoder(window=5, layers=["local", "global"]),
+    "forgetting": lambda: decoder(num_kv_heads=2, forget_gate=True),
     "absorbed": lambda: decoder(latent=LatentConfig(**LATENT)),
     "absorbed queries": lambda: decoder(latent=LatentConfig(**LATENT, q_rank=9)),
     "naive": lambda: decoder(latent=LatentConfig(**LATENT, absorbed=False)),
@@ -85,7 +86,9 @@ def test_the_recurrence_of_s4_is_the_arithmetic_that_runs() -> None:
     assert mixer.step_flops(7).mixer == arithmetic_of_one_sequence(step)
 
 
-@pytest.mark.parametrize("name", ["grouped", "local", "experts", "mamba", "gla", "gated deltanet", "source"])
+@pytest.mark.parametrize(
+    "name", ["grouped", "local", "forgetting", "experts", "mamba", "gla", "gated deltanet", "source"]
+)
 def test_steps_add_up_to_the_forward_pass(name: str) -> None:
     model = MODELS[name]()
     source_length = 11 if model.capabilities.encoder_decoder else 0

@@ -64,13 +64,15 @@ class SoftmaxAttention(Mixer):
         """Return the factor of q k^T."""
         return self.head_dim**-0.5 if self.config.scale is None else self.config.scale
 
-    def attend_whole(self, q_BHTE: Tensor, k_BGTE: Tensor, v_BGTF: Tensor, context: Context) -> Tensor:
-        """Self-attention over full sequences."""
+    def attend_whole(
+        self, q_BHTE: Tensor, k_BGTE: Tensor, v_BGTF: Tensor, context: Context, bias: Tensor | None = None
+    ) -> Tensor:
+        """Self-attention over full sequences; ``bias`` (B, H, T, T) is added to the scores."""
         if context.lengths is not None:
             return self._attend_unpadded(q_BHTE, k_BGTE, v_BGTF, context)
         T = q_BHTE.shape[2]
         window = None if self.window is None or self.window // (1 if self.causal else 2) >= T else self.window
-        bias = self._bias(context.positions_BT, context.positions_BT, context, "self")
+        bias = self._bias(context.positions_BT, context.positions_BT, context, "self", bias)
         plain = context.plain and window is None and bias is None
         mask = None
         if not plain and not (context.plain and window is None and not self.causal):
@@ -85,12 +87,19 @@ class SoftmaxAttention(Mixer):
         return self.attend_to(q_BHTE, k_BGSE, v_BGSF, key_BS, context)
 
     def attend_to(
-        self, q_BHTE: Tensor, k_BGSE: Tensor, v_BGSF: Tensor, key_BS: Tensor, context: Context
+        self,
+        q_BHTE: Tensor,
+        k_BGSE: Tensor,
+        v_BGSF: Tensor,
+        key_BS: Tensor,
+        context: Context,
+        bias: Tensor | None = None,
     ) -> Tensor:
-        """Attention of new tokens to slots of a cache at positions ``key_BS``."""
+        """Attention of new tokens to slots of a cache at positions ``key_BS``; ``bias`` (B, H, T, S) is
+        added to the scores."""
         T, S = q_BHTE.shape[2], k_BGSE.shape[2]
         uniform = context.start is not None and key_BS.shape[0] == 1
-        bias = self._bias(context.positions_BT, key_BS, context, ("cache", self.window, S))
+        bias = self._bias(context.positions_BT, key_BS, context, ("cache", self.window, S), bias)
         reach_BT = context.positions_BT if context.reach_BT is None else context.reach_BT
         mask = None
         # The first tokens of all sequences, with an empty cache: the plain causal mask.
@@ -172,13 +181,18 @@ class SoftmaxAttention(Mixer):
             mask_B1TS = mask_B1TS & context.valid_BT[:, None, None, :]
         return mask_B1TS
 
-    def _bias(self, query_BT: Tensor, key_BS: Tensor, context: Context, key: Any) -> Tensor | None:
-        if self.own_bias is not None:
-            return self.own_bias(query_BT, key_BS)
-        if context.score_bias is None or not self.positional:
-            return None
-        module = context.score_bias
-        return context.once(("bias", key), lambda: module(query_BT, key_BS))
+    def _bias(
+        self, query_BT: Tensor, key_BS: Tensor, context: Context, key: Any, added: Tensor | None
+    ) -> Tensor | None:
+        """Return the bias of positions, which layers share under ``key``, plus ``added``."""
+        module = self.own_bias
+        if module is not None:
+            bias = module(query_BT, key_BS)
+        elif (module := context.score_bias) is not None and self.positional:
+            bias = context.once(("bias", key), functools.partial(module, query_BT, key_BS))
+        else:
+            return added
+        return bias if added is None else bias + added
 
     def make_cache(
         self, batch_size: int, capacity: int, heads: int, widths: list[int], like: Tensor

@@ -64,6 +64,9 @@ class AttentionConfig:
     factors that begin at 0.5 (Zhou et al. 2024, arXiv 2410.17897, learnable ResFormer)."""
     sinks: bool = False
     """A learned score for each head that is part of the softmax, without a value."""
+    forget_gate: bool = False
+    """Scores fall by -log f of each token between key and query, with a gate f = sigmoid(linear(x)) for each
+    head: forgetting attention (Lin et al. 2025, arXiv 2503.02130). Causal models only."""
     window: int | None = None
     """Keys a local layer sees: of a causal one, itself and those before; else up to window / 2 each side."""
     layers: list[str] = field(default_factory=lambda: ["global"])
@@ -110,7 +113,7 @@ class AttentionConfig:
             raise ValueError(
                 "attention.latent goes with num_kv_heads=null, qk_norm=none and global layers only"
             )
-        for name in ("output_gate", "value_residual"):
+        for name in ("output_gate", "value_residual", "forget_gate"):
             if self.latent.kv_rank is not None and getattr(self, name):
                 raise ValueError(f"attention.{name}=true does not go with attention.latent: leave it false")
 

@@ -17,6 +17,7 @@ from torch.distributed.tensor.parallel import (
     parallelize_module,
 )
 
+from architectures.layers.attention.forgetting import ForgettingAttention
 from architectures.layers.attention.multi_head import Attention
 from architectures.layers.block import FeedForward, Mixer
 from architectures.layers.canon import Canon
@@ -30,8 +31,10 @@ def parallelize_layers(model: nn.Module, mesh: DeviceMesh) -> None:
         _check(part, mesh.size())
     for part in list(model.modules()):
         if isinstance(part, Attention):
-            gate = () if part.gate is None else ("gate",)
-            _cut(part, ("q", "k", "v", *gate), "out", mesh)
+            gates = () if part.gate is None else ("gate",)
+            if isinstance(part, ForgettingAttention):
+                gates = (*gates, "forget")
+            _cut(part, ("q", "k", "v", *gates), "out", mesh)
         elif isinstance(part, DenseFeedForward):
             _cut(part, ("up",) if part.gate is None else ("gate", "up"), "down", mesh)
 

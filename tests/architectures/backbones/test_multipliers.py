@@ -14,7 +14,7 @@ PLAIN = HybridConfig(
     d_model=16,
     num_layers=2,
     layers=["attention+mamba2"],
-    attention=AttentionConfig(num_heads=2),
+    attention=AttentionConfig(num_heads=2, forget_gate=True),
     mamba2=SSDConfig(num_heads=2, d_state=4, chunk=4),
 )
 FACTORS = MultipliersConfig(

@@ -183,7 +183,7 @@ def test_every_parameter_of_a_decoder_learns(seed: int) -> None:
 def test_flops_are_those_that_run(seed: int) -> None:
     """On the fused path, where the counter sees the pairs."""
     config = draw(seed, DecoderConfig)
-    fused = dataclasses.replace(config.attention, kernel="auto", softcap=None, sinks=False)
+    fused = dataclasses.replace(config.attention, kernel="sdpa", softcap=None, sinks=False)
     check_flops(build(Decoder, dataclasses.replace(config, attention=fused)), 12)
 
 
