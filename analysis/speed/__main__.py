@@ -24,11 +24,6 @@ from analysis.speed.rows import MODES, load_speed, milliseconds, mixtures
 from analysis.tables.format import si
 from experiments.config.options import run_command
 
-S4_CLAIM = (
-    "For orientation: Gu et al. 2021 (arXiv 2111.00396, abstract) report generation 60 times as fast as a "
-    "transformer's, with far larger models on a GPU."
-)
-
 
 @dataclass(frozen=True, kw_only=True)
 class SpeedConfig:
@@ -78,8 +73,6 @@ def render(frame: pd.DataFrame, baseline: str) -> str:
     restless = int((~frame["stable"].astype(bool)).sum())
     if restless:
         lines += ["", f"In {restless} of {len(frame)} configurations the warm-up times had not settled."]
-    if one["mode"] == "decode":
-        lines += ["", S4_CLAIM]
     return "\n".join(lines) + "\n"
 
 
