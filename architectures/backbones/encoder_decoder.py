@@ -87,6 +87,8 @@ class EncoderDecoderConfig(TransformerConfig):
             raise ValueError("attention.latent does not go with cross-attention: leave kv_rank null")
         if self.loops is not None:
             raise ValueError("loops does not go with an encoder-decoder: leave it null")
+        if self.attention.differential:
+            raise ValueError("attention.differential=true does not go with cross-attention: set it to false")
         if self.block.parallel:
             raise ValueError("block.parallel=true does not go with cross-attention")
         for name in ("encoder_heads", "encoder_d_ff"):

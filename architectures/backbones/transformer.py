@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +18,7 @@ from torch import Tensor, nn
 from architectures.backbones.stack import Stack, StackConfig
 from architectures.kernels.pointwise import path
 from architectures.layers.attention.config import AttentionConfig
+from architectures.layers.attention.differential import DifferentialAttention
 from architectures.layers.attention.forgetting import ForgettingAttention
 from architectures.layers.attention.latent import LatentAttention
 from architectures.layers.attention.multi_head import Attention
@@ -82,9 +84,11 @@ class TransformerConfig(StackConfig):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"{name}={value} must be positive, or null")
-        if self.positions.kind in ("alibi", "relative") and self.attention.latent.kv_rank is not None:
+        bias = self.positions.kind in ("alibi", "relative")
+        if bias and (self.attention.latent.kv_rank is not None or self.attention.differential):
+            name = "differential" if self.attention.differential else "latent"
             raise ValueError(
-                f"positions.kind={self.positions.kind} does not go with attention.latent: use rope"
+                f"positions.kind={self.positions.kind} does not go with attention.{name}: use rope"
             )
         check_pattern("feedforwards", self.feedforwards, [*FEEDFORWARDS])
         if self.loops is not None and "experts" in self.feedforward_types:
@@ -213,7 +217,11 @@ def make_attention(
             positions=config.positions,
             positional=positional,
         )
-    layer_class = ForgettingAttention if attention.forget_gate else Attention
+    layer_class: Callable[..., Mixer] = Attention
+    if attention.forget_gate:
+        layer_class = ForgettingAttention
+    elif attention.differential:
+        layer_class = partial(DifferentialAttention, layer=layer)
     return layer_class(
         config.width,
         attention,

@@ -21,6 +21,7 @@ _OPTIONS = {
         "gated_deltanet": "gdn",
         "kda": "kimi kimi_linear kimi_delta_attention",
         "forgetting_transformer": "fox forgetting_attention",
+        "differential_transformer": "diff_transformer differential_attention diffllama",
         "deltaproduct": "delta_product gated_deltaproduct",
         "s4": "structured_state_space",
         "masked_diffusion": "mdlm diffusion dlm llada diffusion_lm discrete_diffusion",

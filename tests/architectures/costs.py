@@ -38,13 +38,16 @@ class AttentionPairs(TorchFunctionMode):
             q_BHTE, k_BGSE, v_BGSF = args[:3]
             B, H, T, E = q_BHTE.shape
             width = E + v_BGSF.shape[-1]
+            used_width = int(q_BHTE.flatten(0, 2).any(0).sum()) + v_BGSF.shape[-1]  # without padding
             mask = kwargs["attn_mask"]
             if mask is None:
                 mask = torch.ones(T, k_BGSE.shape[2], dtype=torch.bool)
                 mask = mask.tril() if kwargs["is_causal"] else mask
             allowed = mask if mask.dtype == torch.bool else mask > -torch.inf
             allowed = allowed.expand(B, H, T, k_BGSE.shape[2])
-            self.allowed_flops += 2 * width * int(allowed.sum())  # a multiply-add for score and weighted sum
+            self.allowed_flops += (
+                2 * used_width * int(allowed.sum())
+            )  # a multiply-add for score and weighted sum
             self.dense_flops += 2 * width * allowed.numel()
         return func(*args, **kwargs)
 

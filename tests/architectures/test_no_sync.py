@@ -39,6 +39,7 @@ GROUPED: dict[str, Any] = {"d_ff": 32, "experts": ExpertsConfig(dispatch="groupe
 MODELS = {
     "decoder": (Decoder, DecoderConfig(d_model=WIDTH)),
     "forgetting": (Decoder, DecoderConfig(d_model=WIDTH, attention=AttentionConfig(forget_gate=True))),
+    "differential": (Decoder, DecoderConfig(d_model=WIDTH, attention=AttentionConfig(differential=True))),
     "encoder": (Encoder, EncoderConfig(d_model=WIDTH)),
     "encoder_decoder": (EncoderDecoder, EncoderDecoderConfig(d_model=WIDTH)),
     "s4": (S4, S4Config(d_model=WIDTH)),

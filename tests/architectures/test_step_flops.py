@@ -37,6 +37,7 @@ MODELS = {
     "grouped": lambda: decoder(num_kv_heads=2),
     "local": lambda: decoder(window=5, layers=["local", "global"]),
     "forgetting": lambda: decoder(num_kv_heads=2, forget_gate=True),
+    "differential": lambda: decoder(num_kv_heads=2, differential=True),
     "absorbed": lambda: decoder(latent=LatentConfig(**LATENT)),
     "absorbed queries": lambda: decoder(latent=LatentConfig(**LATENT, q_rank=9)),
     "naive": lambda: decoder(latent=LatentConfig(**LATENT, absorbed=False)),
@@ -87,7 +88,18 @@ def test_the_recurrence_of_s4_is_the_arithmetic_that_runs() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["grouped", "local", "forgetting", "experts", "mamba", "gla", "gated deltanet", "source"]
+    "name",
+    [
+        "grouped",
+        "local",
+        "forgetting",
+        "differential",
+        "experts",
+        "mamba",
+        "gla",
+        "gated deltanet",
+        "source",
+    ],
 )
 def test_steps_add_up_to_the_forward_pass(name: str) -> None:
     model = MODELS[name]()

@@ -67,6 +67,9 @@ class AttentionConfig:
     forget_gate: bool = False
     """Scores fall by -log f of each token between key and query, with a gate f = sigmoid(linear(x)) for each
     head: forgetting attention (Lin et al. 2025, arXiv 2503.02130). Causal models only."""
+    differential: bool = False
+    """Heads are pairs, each with two softmaxes, of which the second times a learned lambda is subtracted
+    from the first: differential attention (Ye et al. 2024, arXiv 2410.05258)."""
     window: int | None = None
     """Keys a local layer sees: of a causal one, itself and those before; else up to window / 2 each side."""
     layers: list[str] = field(default_factory=lambda: ["global"])
@@ -113,9 +116,19 @@ class AttentionConfig:
             raise ValueError(
                 "attention.latent goes with num_kv_heads=null, qk_norm=none and global layers only"
             )
-        for name in ("output_gate", "value_residual", "forget_gate"):
+        for name in ("output_gate", "value_residual", "forget_gate", "differential"):
             if self.latent.kv_rank is not None and getattr(self, name):
                 raise ValueError(f"attention.{name}=true does not go with attention.latent: leave it false")
+
+        if self.differential and (self.num_heads % 2 or self.kv_heads % 2):
+            raise ValueError(
+                f"attention.differential=true pairs heads: num_heads={self.num_heads} and "
+                f"num_kv_heads={self.kv_heads} must be even"
+            )
+        if self.differential and (self.sinks or self.forget_gate):
+            raise ValueError(
+                "attention.differential=true does not go with sinks or forget_gate: set them to false"
+            )
 
     @property
     def kv_heads(self) -> int:

@@ -107,6 +107,8 @@ def attend(
             score_BHTS = ((scores.scale * q_BHTE) @ k_BGSE.transpose(-2, -1)).add_(bias)
             return score_BHTS.softmax(-1) @ v_BGSF
         mask = bias if mask is None else bias.masked_fill(~mask, -math.inf)
+    if (extra := v_BGSF.shape[-1] - q_BHTE.shape[-1]) > 0 and q_BHTE.shape[2] > 1:
+        q_BHTE, k_BGSE = (F.pad(x, (0, extra)) for x in (q_BHTE, k_BGSE))  # fused kernels need equal widths
     plain = mask is None and q_BHTE.shape[2] == k_BGSE.shape[2] and q_BHTE.shape[2] > 1
     with contextlib.nullcontext() if plain else without_cudnn(q_BHTE):
         return F.scaled_dot_product_attention(

@@ -60,11 +60,13 @@ def _check(part: nn.Module, size: int) -> None:
                 f"tensor={size} does not divide attention.num_heads={part.num_heads} and "
                 f"num_kv_heads={part.num_kv_heads}"
             )
-        if c.qk_norm != "none" or c.sinks or c.value_residual:
-            raise ValueError(
-                "tensor: weights of attention.qk_norm, sinks and value_residual are not divided with heads: "
-                "use qk_norm=none, sinks=false and value_residual=false"
-            )
+        off = {"qk_norm": "none", "sinks": False, "value_residual": False, "differential": False}
+        for name, value in off.items():
+            if getattr(c, name) != value:
+                raise ValueError(
+                    f"tensor: weights of attention.{name} are not divided with the heads: "
+                    f"use {name}={str(value).lower()}"
+                )
     elif isinstance(part, DenseFeedForward):
         if part.up.out_features % size:
             raise ValueError(

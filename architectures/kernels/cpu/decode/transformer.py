@@ -183,8 +183,8 @@ def _attention_fields(
     layer: Attention, spec: DecodeSpec, residual: ResidualSpec, k: nn.Linear | None, v: nn.Linear | None
 ) -> _Attention:
     c = layer.config
-    changed = (c.softcap is not None, c.sinks, c.output_gate, c.value_residual, c.forget_gate)
-    if c.kernel != "auto" or any(changed):
+    scores_changed = c.softcap is not None or c.sinks or c.forget_gate or c.differential
+    if c.kernel != "auto" or scores_changed or c.output_gate or c.value_residual:
         raise UnsupportedError("what is done to the scores, the values or the output")
     fields = _Attention(residual, *map(spec.linear, (layer.q, k, v, layer.out)))
     fields.q_norm, fields.by_head = spec.norm(getattr(layer, "q_norm", None)), c.qk_norm == "head"

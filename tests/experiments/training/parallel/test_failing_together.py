@@ -119,13 +119,17 @@ def test_a_run_that_is_being_written_is_refused_by_all_once(tmp_path: Path) -> N
         (("budget.batch_size=3",), "budget.batch_size=3 cannot be divided among 2 processes"),
         (("backbone=mamba", "parallel=tensor"), "SelectiveSSM cannot be cut"),
         (("backbone.attention.qk_norm=head", "parallel=tensor"), "tensor: weights of attention.qk_norm"),
-        (("backbone.attention.value_residual=true", "parallel=tensor"), "sinks and value_residual"),
+        (
+            ("backbone.attention.value_residual=true", "parallel=tensor"),
+            "weights of attention.value_residual",
+        ),
+        (("backbone.attention.differential=true", "parallel=tensor"), "weights of attention.differential"),
         (("parallel=fsdp", "parallel.tensor=3"), "2 processes cannot be divided"),
         (("parallel=tensor", "parallel.replicate=2"), "cannot be divided by both; start a multiple of 4"),
         (("parallel.expert=2",), "no experts to share out"),
         (("budget.micro_batch_size=auto",), "must keep step"),
     ],
-    ids=["batch", "layer", "norms", "values", "processes", "both", "experts", "auto"],
+    ids=["batch", "layer", "norms", "values", "pairs", "processes", "both", "experts", "auto"],
 )
 def test_what_cannot_be_divided_is_refused_once(tmp_path: Path, words: tuple[str, ...], said: str) -> None:
     found = ended(start_together(2, *WORDS, *commands.RECALL, *words, f"runs={tmp_path}"), 300)
