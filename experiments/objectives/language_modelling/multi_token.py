@@ -5,6 +5,7 @@ Shapes: B batch, T length, D d_model, F hidden width, V vocabulary, K heads for 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -86,12 +87,13 @@ class FutureHeads(nn.Module):
         super().__init__()
         width = backbone.config.width
         # A bound method, and no module: its weights stay those of the backbone alone.
-        self.predict = getattr(backbone, "predict", backbone.head.forward)
+        predict: Callable[[Tensor], Tensor] = getattr(backbone, "predict", backbone.head.forward)
+        self.predict = predict
         self.norms = nn.ModuleList(RMSNorm(width) for _ in range(2 * num_heads))
         self.feedforwards = nn.ModuleList(
             DenseFeedForward(width, swiglu_width(width), FeedForwardConfig()) for _ in range(num_heads)
         )
-        self.head_weights = backbone.head.weight.numel()
+        self.head_flops = linear_flops(backbone.head, 1)  # of one token
         init_normal(self)
 
     def forward(self, hidden_BTD: Tensor, valid_BT: Tensor | None) -> Tensor | None:
@@ -106,4 +108,4 @@ class FutureHeads(nn.Module):
     def flops(self, length: int) -> int:
         """Return the FLOPs of all heads for one sequence."""
         heads = len(self.feedforwards)
-        return linear_flops(self.feedforwards, length) + 2 * length * heads * self.head_weights
+        return linear_flops(self.feedforwards, length) + length * heads * self.head_flops
