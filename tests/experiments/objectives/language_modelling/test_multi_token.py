@@ -141,9 +141,9 @@ def test_the_compiled_kernels_train_all_heads() -> None:
 
 def test_an_exported_model_has_no_heads_for_later_tokens(tmp_path: Path) -> None:
     backbone = model(objective()).float().eval()
-    save_folder(backbone, tmp_path)
+    save_folder(backbone, tmp_path / "exported")
     tokens_BT = torch.randint(20, (1, 5))
     with torch.no_grad():
         torch.testing.assert_close(
-            load_folder(tmp_path)(tokens_BT).logits_BTV, backbone(tokens_BT).logits_BTV
+            load_folder(tmp_path / "exported")(tokens_BT).logits_BTV, backbone(tokens_BT).logits_BTV
         )
