@@ -46,7 +46,7 @@ class LinearAttention(Stack):
         return DenseFeedForward(self.config.width, self.config.d_ff or swiglu_width(self.config.width))
 
     def kernels(self) -> dict[str, str]:
-        paths = {block.mixer.path for block in self._blocks() if isinstance(block.mixer, LinearMixer)}
+        paths = {block.mixer.scan_path() for block in self._blocks() if isinstance(block.mixer, LinearMixer)}
         return {"scan": ", ".join(sorted(paths))} | super().kernels()
 
 

@@ -17,6 +17,8 @@ from architectures.kernels.cpu import build
 from architectures.kernels.cpu.where import faster
 
 SCAN_PATHS = ("auto", "mamba_ssm", "cpp", "torch", "reference")
+PORTABLE_PATHS = ("auto", "torch", "reference")
+"""Paths of the scans without kernels."""
 PACKAGES = ("mamba_ssm", "causal_conv1d")
 KERNELS = {
     "mamba_ssm.ops.selective_scan_interface": ("selective_scan_fn", "u delta A B C return_last_state"),

@@ -59,12 +59,14 @@ class DeltaRule(LinearMixer):
         v_BSHV: Tensor,
         log_decay: Tensor | None,
         memory_BHKV: Tensor | None,
+        path: str,
     ) -> tuple[Tensor, Tensor]:
-        beta = self.strongest * self.beta(x_BTD).to(v_BSHV.dtype).sigmoid()
+        compute_dtype = torch.promote_types(v_BSHV.dtype, torch.float32)
+        beta = self.strongest * self.beta(x_BTD).to(compute_dtype).sigmoid()
         beta_BSH = beta.unflatten(-1, (self.updates, -1)).flatten(1, 2)
         q_BTHK, k_BSHK = unit(q_BTHK), unit(k_BSHK)
         with torch.autocast(x_BTD.device.type, enabled=False):
-            return delta_rule(q_BTHK, k_BSHK, v_BSHV, beta_BSH, log_decay, memory_BHKV, path=self.path)
+            return delta_rule(q_BTHK, k_BSHK, v_BSHV, beta_BSH, log_decay, memory_BHKV, path=path)
 
     def memory_flops(self, length: int) -> int:
         sizes = (self.value_heads, self.key_width, self.value_width)
@@ -72,8 +74,10 @@ class DeltaRule(LinearMixer):
 
 
 def unit(x_BTHK: Tensor) -> Tensor:
-    """Return the vectors scaled to length one, up to a small constant."""
-    return x_BTHK * (x_BTHK.square().sum(-1, keepdim=True) + 1e-6).rsqrt()
+    """Return the vectors scaled to length one, up to a small constant, in at least float32."""
+    scaled_BTHK = x_BTHK.to(torch.promote_types(x_BTHK.dtype, torch.float32))
+    scaled_BTHK = scaled_BTHK * (scaled_BTHK.square().sum(-1, keepdim=True) + 1e-6).rsqrt()
+    return scaled_BTHK.to(x_BTHK.dtype)
 
 
 Config = DeltaConfig

@@ -60,10 +60,11 @@ class GatedLinearAttention(LinearMixer):
         v_BTHV: Tensor,
         log_decay: Tensor | None,
         memory_BHKV: Tensor | None,
+        path: str,
     ) -> tuple[Tensor, Tensor]:
         assert log_decay is not None
         with torch.autocast(x_BTD.device.type, enabled=False):
-            return gated_linear_attention(q_BTHK, k_BTHK, v_BTHV, log_decay, memory_BHKV, path=self.path)
+            return gated_linear_attention(q_BTHK, k_BTHK, v_BTHV, log_decay, memory_BHKV, path=path)
 
     def memory_flops(self, length: int) -> int:
         return gated_linear_attention_flops(length, self.heads, self.key_width, self.value_width)

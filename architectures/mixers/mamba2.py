@@ -71,7 +71,7 @@ class SSDConfig(HeadsConfig):
     """Steps that become one matrix product; it changes the speed, not the result."""
     scan: str = "auto"
     """Path of the scan: ``mamba_ssm`` (mamba-ssm and causal-conv1d, CUDA), ``fla`` (flash-linear-attention,
-    CUDA; no packed documents), ``cpp`` (C++, float32 on a CPU), ``torch`` (chunks in PyTorch), ``reference``
+    CUDA), ``cpp`` (C++, float32 on a CPU), ``torch`` (chunks in PyTorch), ``reference``
     (plain loop), or ``auto``: the first of mamba_ssm, fla, cpp and torch that can run. The convolution, the
     gate and the norm take the same path, or PyTorch with ``fla``."""
 
@@ -127,8 +127,7 @@ class SSD(RecurrentMixer):
     def __init__(self, d_model: int, config: SSDConfig, *, norm_eps: float = 1e-5) -> None:
         super().__init__()
         check_installed(config.scan)
-        if config.scan == "fla":
-            fla.check_installed()
+        fla.check_installed(config.scan)
         config = config.resolved(d_model)
         assert config.head_dim is not None
         assert config.d_state is not None
@@ -239,8 +238,8 @@ class SSD(RecurrentMixer):
             unable = convolution_unable(sum(self.convolved), self.config.conv_width, packed=packed)
             path = resolve_path(path, operand, negative or unable)
         if path == "fla" or (path == "torch" and self.config.scan == "auto"):
-            unsupported = negative or ("packed documents" if packed else "")
-            return fla.resolve_path(self.config.scan, operand, unsupported)
+            widths = fla.unsupported_widths(self.d_state, self.channels // self.config.num_heads)
+            return fla.resolve_path(self.config.scan, operand, negative or widths)
         return path
 
     def scan_path(self) -> str:

@@ -17,9 +17,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from architectures.backbone import Flops, linear_flops
+from architectures.kernels.backend import PORTABLE_PATHS, check_path
 from architectures.layers.canon import filtered
 from architectures.layers.context import Context
-from architectures.layers.linear_attention.base import LINEAR_PATHS
 from architectures.layers.ssm.heads_config import HeadsConfig
 from architectures.layers.ssm.recurrent import RecurrentMixer, State, document_starts, draw_time_steps
 from architectures.layers.ssm.trapezoid import TrapezoidState, trapezoid, trapezoid_flops
@@ -52,8 +52,7 @@ class Mamba3Config(HeadsConfig):
     """Path of the scan: ``torch`` (chunks in PyTorch), ``reference`` (plain loop), ``auto``."""
 
     def __post_init__(self) -> None:
-        if self.scan not in LINEAR_PATHS:
-            raise ValueError(f"scan={self.scan!r} must be one of {', '.join(LINEAR_PATHS)}")
+        check_path(self.scan, PORTABLE_PATHS)
         for name in ("num_heads", "head_dim", "d_state", "num_groups", "mimo_rank", "chunk", "A_floor"):
             value = getattr(self, name)
             if value is not None and value <= 0:

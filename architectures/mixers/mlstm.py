@@ -14,10 +14,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from architectures.backbone import Flops, linear_flops
+from architectures.kernels.backend import PORTABLE_PATHS, check_path
 from architectures.layers.block import MixerConfig
 from architectures.layers.canon import filtered
 from architectures.layers.context import Context
-from architectures.layers.linear_attention.base import LINEAR_PATHS
 from architectures.layers.linear_attention.mlstm import mlstm, mlstm_flops
 from architectures.layers.ssm.recurrent import RecurrentMixer, State, document_starts
 
@@ -40,8 +40,7 @@ class MLSTMConfig(MixerConfig):
     """Path of the recurrence: ``torch`` (chunked matrix form), ``reference`` (plain loop), ``auto``."""
 
     def __post_init__(self) -> None:
-        if self.scan not in LINEAR_PATHS:
-            raise ValueError(f"scan={self.scan!r} must be one of {', '.join(LINEAR_PATHS)}")
+        check_path(self.scan, PORTABLE_PATHS)
         for name in ("num_heads", "expand_k", "expand_v", "normaliser_eps"):
             if getattr(self, name) <= 0:
                 raise ValueError(f"{name}={getattr(self, name)} must be positive")

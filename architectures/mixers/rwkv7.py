@@ -17,10 +17,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from architectures.backbone import Flops, linear_flops
+from architectures.kernels import fla
+from architectures.kernels.backend import check_path
 from architectures.layers.block import MixerConfig
 from architectures.layers.canon import filtered
 from architectures.layers.context import Context
-from architectures.layers.linear_attention.base import LINEAR_PATHS
 from architectures.layers.linear_attention.dplr import dplr, dplr_flops
 from architectures.layers.ssm.recurrent import RecurrentMixer, State, document_starts
 
@@ -47,11 +48,11 @@ class RWKV7Config(MixerConfig):
     value_residual: bool = True
     """Mix the values of the first layer with this mixer into those of all later ones."""
     scan: str = "auto"
-    """Path of the recurrence: ``torch`` (chunked matrix form), ``reference`` (plain loop), ``auto``."""
+    """Path of the recurrence: ``fla`` (flash-linear-attention, CUDA), ``torch`` (chunked matrix form),
+    ``reference`` (plain loop), or ``auto``: ``fla`` where it can run, else ``torch``."""
 
     def __post_init__(self) -> None:
-        if self.scan not in LINEAR_PATHS:
-            raise ValueError(f"scan={self.scan!r} must be one of {', '.join(LINEAR_PATHS)}")
+        check_path(self.scan, fla.PATHS)
         for name in ("num_heads", *RANKS):
             value = getattr(self, name)
             if value is not None and value < 1:
@@ -106,9 +107,10 @@ class RWKV7(RecurrentMixer):
 
     def __init__(self, d_model: int, config: RWKV7Config, *, norm_eps: float = 1e-5) -> None:
         super().__init__()
+        fla.check_installed(config.scan)
         config = config.resolved(d_model)
         self.heads, self.width = config.num_heads, config.head_width(d_model)
-        self.path = "torch" if config.scan == "auto" else config.scan
+        self.scan = config.scan
         self.value_rank = config.value_rank if config.value_residual else None
         self.layer, self.layers = 0, 1
         channels = self.heads * self.width
@@ -138,8 +140,12 @@ class RWKV7(RecurrentMixer):
     def canon_widths(self) -> dict[str, int]:
         return {name: getattr(self, name).out_features for name in ("r", "k", "v")}
 
+    def path(self, operand: Tensor) -> str:
+        """Return the path of the recurrence for such an operand."""
+        return fla.resolve_path(self.scan, operand, fla.unsupported_widths(self.width, self.width))
+
     def scan_path(self) -> str:
-        return self.path
+        return self.path(self.out.weight)
 
     def project(self, x_BTD: Tensor) -> tuple[Tensor, ...]:
         return (x_BTD,)
@@ -163,7 +169,8 @@ class RWKV7(RecurrentMixer):
     def _recall(self, inputs: list[Tensor], memory_BHKK: Tensor, context: Context) -> tuple[Tensor, Tensor]:
         """Return what is read (B, T, C), normalised and with the bonus, and the last memory.
 
-        The memory is computed in at least float32: bfloat16 would lose its content.
+        The memory is computed in at least float32: bfloat16 would lose its content. The kernel of fla reads
+        its operands in bfloat16 and keeps the memory in float32.
         """
         x_r, x_decay, x_k, x_v, x_rate = inputs
         projected = (
@@ -175,6 +182,8 @@ class RWKV7(RecurrentMixer):
         )
         with torch.autocast(x_r.device.type, enabled=False):
             compute_dtype = torch.promote_types(x_r.dtype, torch.float32)
+            path = self.path(projected[0]) if x_r.shape[1] > 1 else "reference"
+            dtype = projected[0].dtype if path == "fla" else compute_dtype
             r, decay, k, v, rate = (x.to(compute_dtype).unflatten(-1, (self.heads, -1)) for x in projected)
             removal_HK, key_rate_HK = (
                 x.to(compute_dtype).view(self.heads, -1) for x in (self.removal_C, self.key_rate_C)
@@ -185,14 +194,14 @@ class RWKV7(RecurrentMixer):
             log_decay = -math.exp(-0.5) * decay.sigmoid()  # decays are above 0.545
             log_decay, recall, stored = masked(log_decay, -removed, k, context)
             y_BTHK, memory_BHKK = dplr(
-                r,
-                stored,
-                v,
-                recall,
-                removed * rate,
+                r.to(dtype),
+                stored.to(dtype),
+                v.to(dtype),
+                recall.to(dtype),
+                (removed * rate).to(dtype),
                 log_decay,
                 memory_BHKK.to(compute_dtype),
-                path=self.path,
+                path=path,
             )
             bonus_BTH1 = (r * k * self.bonus_HK).sum(-1, keepdim=True)
             y_BTC = y_BTHK.flatten(2).to(self.norm.weight.dtype)

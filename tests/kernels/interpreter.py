@@ -6,8 +6,9 @@
 - autotuning, which measures time on a device: the first configuration is used;
 - the index of a loop over a range that is known only at run time: the interpreter gives a Python integer,
   while the kernels of fla use it as a tensor;
-- arithmetic in bfloat16, which the interpreter does with the bits taken for integers: operands are converted
-  to float32, which is exact, and the result is rounded, as on a GPU.
+- ``gather``, which fla imports by name, where the interpreter does not see it;
+- arithmetic in bfloat16, sums among it, which the interpreter does with the bits taken for integers: operands
+  are converted to float32, which is exact, and the result is rounded, as on a GPU.
 
 Nothing here measures speed.
 """
@@ -43,7 +44,7 @@ def prepare() -> None:
     properties = types.SimpleNamespace(multi_processor_count=4)
     torch.cuda.get_device_properties = lambda *_: properties  # type: ignore[assignment]
     _use_the_first_configuration()
-    _make_loop_indices_tensors()
+    _replace_names_in_kernels()
     _widen_bfloat16()
 
 
@@ -57,28 +58,33 @@ def _use_the_first_configuration() -> None:
     autotuner.__init__ = with_one
 
 
-def _make_loop_indices_tensors() -> None:
+def _replace_names_in_kernels() -> None:
     interpreter = importlib.import_module("triton.runtime.interpreter")
+    language = importlib.import_module("triton.language")
     execute = interpreter.GridExecutor.__call__
 
     def tensor_range(*bounds: Any) -> Iterator[Any]:
         for index in builtins.range(*map(int, bounds)):
             yield interpreter._implicit_cvt(index)
 
-    def execute_with_tensor_range(self: Any, *args: Any, **kwargs: Any) -> None:
+    def gather(*args: Any, **kwargs: Any) -> Any:
+        return language.gather(*args, **kwargs)
+
+    def execute_with_names(self: Any, *args: Any, **kwargs: Any) -> None:
         kernel = getattr(self.fn, "fn", self.fn)
         if kernel.__module__.startswith("fla."):
-            kernel.__globals__["range"] = tensor_range
+            kernel.__globals__.update(range=tensor_range, gather=gather)
         execute(self, *args, **kwargs)
 
-    interpreter.GridExecutor.__call__ = execute_with_tensor_range
+    interpreter.GridExecutor.__call__ = execute_with_names
 
 
 def _widen_bfloat16() -> None:
     interpreter = importlib.import_module("triton.runtime.interpreter")
     language = importlib.import_module("triton.language")
     builder = interpreter.InterpreterBuilder
-    multiply_matrices, operate = builder.create_dot, builder.binary_op
+    multiply_matrices, operate, change = builder.create_dot, builder.binary_op, builder.unary_op
+    total = interpreter.ReduceOps.sum
 
     def widened(self: Any, operand: Any) -> Any:
         narrow = operand.dtype.scalar == language.bfloat16
@@ -93,7 +99,21 @@ def _widen_bfloat16() -> None:
         result = operate(self, widened(self, lhs), widened(self, rhs), op)
         return self.cast_impl(result, language.bfloat16)
 
-    builder.create_dot, builder.binary_op = create_dot, binary_op
+    def unary_op(self: Any, operand: Any, op: Any) -> Any:
+        if operand.dtype.scalar != language.bfloat16:
+            return change(self, operand, op)
+        return self.cast_impl(change(self, widened(self, operand), op), language.bfloat16)
+
+    def add_up(self: Any, operand: Any) -> Any:
+        if operand.dtype.scalar != language.bfloat16:
+            return total(self, operand)
+        wide = widened(interpreter.interpreter_builder, operand.handle)
+        result = total(self, self.to_tensor(wide.data, language.float32))
+        narrow = interpreter.interpreter_builder.cast_impl(result.handle, language.bfloat16)
+        return self.to_tensor(narrow.data, language.bfloat16)
+
+    builder.create_dot, builder.binary_op, builder.unary_op = create_dot, binary_op, unary_op
+    interpreter.ReduceOps.sum = add_up
 
 
 def use_mamba_ssm(version: str) -> None:

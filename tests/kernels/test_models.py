@@ -1,4 +1,4 @@
-"""Complete models train with the kernels of mamba-ssm as with our PyTorch code."""
+"""Complete models train with the kernels of mamba-ssm and fla as with our PyTorch code."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from architectures.kernels import fla
 from experiments.run.plan import plan
 from experiments.run.run import build_model
 from tests.experiments import commands
@@ -22,15 +23,19 @@ MODELS = {
 }  # fmt: skip
 
 
-def losses(path: str, *overrides: str) -> list[float]:
-    """Train ten steps on random tokens; return the loss of each."""
+LINEAR = ("gla", "deltanet", "gated_deltanet", "deltaproduct", "kda", "rwkv7", "mamba2")
+"""Mixers with kernels of fla."""
+
+
+def losses(path: str, *overrides: str, steps: int = 10) -> list[float]:
+    """Train on random tokens; return the loss of each step."""
     settings = commands.settings(*overrides, *RUN)
     model = build_model(settings, plan(settings))
     assert path in model.kernels().values()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     generator = torch.Generator().manual_seed(0)
     values = []
-    for _ in range(10):
+    for _ in range(steps):
         tokens_BT = torch.randint(model.vocab_size, (2, 17), generator=generator)
         logits_BTV = model(tokens_BT[:, :-1]).logits_BTV
         loss = F.cross_entropy(logits_BTV.flatten(0, 1), tokens_BT[:, 1:].flatten())
@@ -45,5 +50,17 @@ def losses(path: str, *overrides: str) -> list[float]:
 def test_ten_steps_are_those_of_the_torch_path(model: str, mamba_ssm: str) -> None:
     scan = "backbone.mamba2.scan" if model == "hybrid" else "backbone.scan"
     by_kernel, by_torch = (losses(path, *MODELS[model], f"{scan}={path}") for path in ("mamba_ssm", "torch"))
+    assert by_kernel[-1] != by_kernel[0]
+    assert by_kernel == pytest.approx(by_torch, rel=1e-4)
+
+
+def test_a_hybrid_of_all_linear_mixers_trains_by_fla_as_in_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fla, "DEVICES", ("cpu",))
+    hybrid = ["backbone=hybrid", "backbone.d_model=32", f"backbone.layers=[{','.join(LINEAR)},attention]"]
+    hybrid += [f"backbone.{name}.num_heads=1" for name in LINEAR] + ["backbone.mamba2.d_state=16"]
+    by_kernel, by_torch = (
+        losses(path, *hybrid, *(f"backbone.{name}.scan={path}" for name in LINEAR), steps=3)
+        for path in ("fla", "torch")
+    )
     assert by_kernel[-1] != by_kernel[0]
     assert by_kernel == pytest.approx(by_torch, rel=1e-4)

@@ -20,13 +20,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from architectures.backbone import Flops, linear_flops
+from architectures.kernels import fla
+from architectures.kernels.backend import check_path
 from architectures.layers.block import MixerConfig
 from architectures.layers.canon import filtered
 from architectures.layers.context import Context
 from architectures.layers.ssm.causal_conv1d import CausalConvolution
 from architectures.layers.ssm.recurrent import RecurrentMixer, State, document_starts
-
-LINEAR_PATHS = ("auto", "torch", "reference")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,11 +44,11 @@ class LinearMixerConfig(MixerConfig):
     output_gate: bool = True
     """Multiply the normalised output by SiLU of a projection of the input."""
     scan: str = "auto"
-    """Path of the recurrence: ``torch`` (chunked matrix form), ``reference`` (plain loop), ``auto``."""
+    """Path of the recurrence: ``fla`` (flash-linear-attention, CUDA), ``torch`` (chunked matrix form),
+    ``reference`` (plain loop), or ``auto``: ``fla`` where it can run, else ``torch``."""
 
     def __post_init__(self) -> None:
-        if self.scan not in LINEAR_PATHS:
-            raise ValueError(f"scan={self.scan!r} must be one of {', '.join(LINEAR_PATHS)}")
+        check_path(self.scan, fla.PATHS)
         for name in ("num_heads", "expand_k", "expand_v"):
             if getattr(self, name) <= 0:
                 raise ValueError(f"{name}={getattr(self, name)} must be positive")
@@ -71,6 +71,7 @@ class LinearMixer(RecurrentMixer):
         updates: int = 1,
     ) -> None:
         super().__init__()
+        fla.check_installed(config.scan)
         self.heads = config.num_heads
         self.value_heads = value_heads or self.heads
         """Heads of values, and memories; consecutive ones share the queries and keys of one head."""
@@ -78,7 +79,7 @@ class LinearMixer(RecurrentMixer):
         """Keys and values of each token, with which the memory is updated one after the other."""
         self.key_width = max(1, round(config.expand_k * d_model / self.heads))
         self.value_width = max(1, round(config.expand_v * d_model / self.value_heads))
-        self.path = "torch" if config.scan == "auto" else config.scan
+        self.scan = config.scan
         keys, values = self.heads * self.key_width, self.value_heads * self.value_width
         self.sizes = [keys, keys * updates, values * updates]
         self.qkv = nn.Linear(d_model, sum(self.sizes), bias=False)
@@ -104,6 +105,7 @@ class LinearMixer(RecurrentMixer):
         v_BSHV: Tensor,
         log_decay: Tensor | None,
         memory_BHKV: Tensor | None,
+        path: str,
     ) -> tuple[Tensor, Tensor]:
         """Return what queries read (B, T, H, V), and the last memory (B, H, K, V)."""
 
@@ -115,8 +117,12 @@ class LinearMixer(RecurrentMixer):
         """Return the factors of the output, from the projection of the input."""
         return F.silu(gate_BTC)
 
+    def path(self, operand: Tensor) -> str:
+        """Return the path of the recurrence for such an operand."""
+        return fla.resolve_path(self.scan, operand, fla.unsupported_widths(self.key_width, self.value_width))
+
     def scan_path(self) -> str:
-        return self.path
+        return self.path(self.out.weight)
 
     def project(self, x_BTD: Tensor) -> tuple[Tensor, ...]:
         gate = () if self.gate is None else (self.gate(x_BTD),)
@@ -143,11 +149,15 @@ class LinearMixer(RecurrentMixer):
     def _recall(
         self, x_BTD: Tensor, qkv_BTC: Tensor, memory_BHKV: Tensor | None, context: Context
     ) -> tuple[Tensor, Tensor]:
-        """Compute the memory in at least float32: bfloat16 would lose its content."""
+        """Compute the memory in at least float32: bfloat16 would lose its content.
+
+        The kernels of fla read their operands in bfloat16 and keep the memory in float32.
+        """
         compute_dtype = torch.promote_types(qkv_BTC.dtype, torch.float32)
+        path = self.path(qkv_BTC) if qkv_BTC.shape[1] > 1 else "reference"
         counts = ((1, self.heads), (self.updates, self.heads), (self.updates, self.value_heads))
         q, k, v = (
-            part.unflatten(-1, (*count, -1)).to(compute_dtype)
+            part.unflatten(-1, (*count, -1)).to(qkv_BTC.dtype if path == "fla" else compute_dtype)
             for count, part in zip(counts, qkv_BTC.split(self.sizes, dim=-1), strict=True)
         )
         if self.value_heads != self.heads:
@@ -156,7 +166,8 @@ class LinearMixer(RecurrentMixer):
         starts_BT = document_starts(context)
         if starts_BT is not None:
             # A document begins with an empty memory.
-            log_decay = torch.zeros_like(v[:, :, 0, :, 0]) if log_decay is None else log_decay
+            if log_decay is None:
+                log_decay = torch.zeros_like(v[:, :, 0, :, 0], dtype=compute_dtype)
             log_decay = _fill(log_decay, starts_BT, -math.inf)
         if context.valid_BT is not None:
             # Padding neither updates the memory, because its key is zero, nor lets it decay.
@@ -164,7 +175,7 @@ class LinearMixer(RecurrentMixer):
             log_decay = None if log_decay is None else _fill(log_decay, ~context.valid_BT, 0.0)
         memory_BHKV = None if memory_BHKV is None else memory_BHKV.to(compute_dtype)
         q_BTHK, k_BSHK, v_BSHV = (part.flatten(1, 2) for part in (q, k, v))
-        return self.remember(x_BTD, q_BTHK, k_BSHK, v_BSHV, log_decay, memory_BHKV)
+        return self.remember(x_BTD, q_BTHK, k_BSHK, v_BSHV, log_decay, memory_BHKV, path)
 
     def start(self, batch_size: int, max_length: int) -> State:
         shape = (batch_size, self.value_heads, self.key_width, self.value_width)

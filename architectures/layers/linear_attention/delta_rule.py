@@ -47,15 +47,13 @@ def delta_rule(
             not decay, which is DeltaNet.
         initial_BHKV: the memory before the first token; zeros if None.
         path: ``reference`` for the plain recurrence, ``torch`` for chunks of matrix products, ``fla`` for
-            the kernel of flash-linear-attention, which has neither decays of channels nor multiple updates.
+            the kernels of flash-linear-attention.
         chunk: updates of a chunk, for ``torch``; where channels decay, rounded up to a power of two.
 
     Returns:
         y (B, T, H, V) and the last memory (B, H, K, V).
     """
-    if path == "fla" and q_BTHK.shape[1] > 1:
-        assert k_BSHK.shape == q_BTHK.shape
-        assert log_decay is None or log_decay.dim() == 3
+    if path == "fla":
         return fla.delta_rule(q_BTHK, k_BSHK, v_BSHV, beta_BSH, log_decay, initial_BHKV)
     if initial_BHKV is None:
         initial_BHKV = v_BSHV.new_zeros(v_BSHV.shape[0], *k_BSHK.shape[2:], v_BSHV.shape[-1])

@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from architectures.kernels import fla
 from architectures.layers.linear_attention.chunking import from_chunks, sums_after, to_chunks
 
 CHUNK = 64
@@ -40,13 +41,16 @@ def dplr(
     Args:
         log_decay_BTHK: not positive; minus infinity together with ``a_t = 0`` forgets everything before.
         initial_BHKV: the memory before the first token; zeros if None.
-        path: ``reference`` for the plain recurrence, ``torch`` for chunks of matrix products.
+        path: ``reference`` for the plain recurrence, ``torch`` for chunks of matrix products, ``fla`` for
+            the kernel of flash-linear-attention.
         chunk: positions of a chunk, a power of two.
 
     Returns:
         y (B, T, H, V) and the last memory (B, H, K, V).
     """
     assert chunk & (chunk - 1) == 0
+    if path == "fla":
+        return fla.dplr(q_BTHK, k_BTHK, v_BTHV, a_BTHK, b_BTHK, log_decay_BTHK, initial_BHKV)
     if initial_BHKV is None:
         initial_BHKV = v_BTHV.new_zeros(v_BTHV.shape[0], *k_BTHK.shape[2:], v_BTHV.shape[-1])
     tensors = (q_BTHK, k_BTHK, v_BTHV, a_BTHK, b_BTHK, log_decay_BTHK)

@@ -42,7 +42,7 @@ def gated_linear_attention(
         y (B, T, H, V) and the last memory (B, H, K, V).
     """
     assert chunk & (chunk - 1) == 0
-    if path == "fla" and q_BTHK.shape[1] > 1:
+    if path == "fla":
         return fla.gated_linear_attention(q_BTHK, k_BTHK, v_BTHV, log_decay_BTHK, initial_BHKV)
     if initial_BHKV is None:
         initial_BHKV = v_BTHV.new_zeros(v_BTHV.shape[0], *k_BTHK.shape[2:], v_BTHV.shape[-1])

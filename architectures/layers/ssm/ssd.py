@@ -45,8 +45,8 @@ def ssd(
             (Grazzi et al. 2024, arXiv 2411.12537, section 4).
         chunk: steps that ``torch`` and ``mamba_ssm`` turn into one matrix product.
         path: ``reference`` for the plain loop, ``torch`` for chunks in PyTorch, ``cpp`` for the
-            loop in C++ (float32 on a CPU), ``mamba_ssm`` for mamba-ssm, ``fla`` for flash-linear-attention
-            (no ``reset_BT``). Same meaning, same shapes.
+            loop in C++ (float32 on a CPU), ``mamba_ssm`` for mamba-ssm, ``fla`` for
+            flash-linear-attention. Same meaning, same shapes.
 
     Returns:
         y (B, T, H, P) and the last state (B, H, P, N).
@@ -56,8 +56,7 @@ def ssd(
         return mamba_ssm_ssd(x_BTHP, delta_BTH, A_H, B_BTGN, C_BTGN, initial_BHPN, reset_BT, chunk)
     if path == "fla" and x_BTHP.shape[1] > 1:
         assert not negative
-        assert reset_BT is None
-        return fla.ssd(x_BTHP, delta_BTH, A_H, B_BTGN, C_BTGN, initial_BHPN)
+        return fla.ssd(x_BTHP, delta_BTH, A_H, B_BTGN, C_BTGN, initial_BHPN, reset_BT)
     if initial_BHPN is None:
         initial_BHPN = x_BTHP.new_zeros(x_BTHP.shape[0], *x_BTHP.shape[2:], B_BTGN.shape[-1])
     exponent_BTH = delta_BTH * A_H
