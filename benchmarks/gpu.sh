@@ -2,6 +2,7 @@
 # The whole set of GPU measurements: at most 20 minutes, one JSON file. docs/performance/gpu.md says what is in it.
 #
 #   benchmarks/gpu.sh                              on the first CUDA device
+#   benchmarks/gpu.sh --resume                     only the parts that failed or are missing in the JSON file
 #   benchmarks/gpu.sh --device cpu --tiny          in miniature on a CPU, in under a minute: the script works
 #   ARCHBENCH_GPU_DEVICE=cpu benchmarks/gpu.sh     the same
 #

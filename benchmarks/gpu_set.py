@@ -2,25 +2,30 @@
 
 benchmarks/gpu.sh --output benchmarks/results/gpu.json
 benchmarks/gpu.sh --parts mfu decode
+benchmarks/gpu.sh --resume
 benchmarks/gpu.sh --device cpu --tiny
 
-A part that fails or exceeds its time leaves its error with the finished rows; other parts continue.
-Both files are written again, atomically, after each part. The page has the name of the JSON file, with .md.
+A part that fails or exceeds its time leaves its error with the finished rows; other parts continue. Both
+files are written again, atomically, after each part, and after an interruption; --resume keeps the parts of
+the JSON file that are whole and runs the others. The page has the name of the JSON file, with .md.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import datetime
 import json
 import os
 import platform
+import signal
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import torch
 from gpu_cards import bandwidth_shares, card_named, flops_shares
@@ -30,6 +35,8 @@ PARTS = {"rates": 60, "warm": 240, "mfu": 420, "moe": 90, "scan": 120, "decode":
 """Seconds that each part may take: 18.5 minutes together."""
 GRACE = 10
 """Seconds that a part may exceed its limit before it is killed."""
+INTERRUPTED = "interrupted"
+"""Error of the part that ran when the set was interrupted or terminated."""
 FOLDER = Path(__file__).resolve().parent
 
 
@@ -37,40 +44,83 @@ def main() -> None:
     args = parse()
     if args.device == "cuda" and not torch.cuda.is_available():
         sys.exit("gpu.sh: no CUDA device here; --device cpu --tiny runs the set in miniature")
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a scheduler ends jobs by it
     results: dict[str, Any] = {"machine": machine(args.device), "tiny": args.tiny, "parts": {}}
+    if args.resume:
+        results["parts"] = finished_parts(args.output, results)
     write(args.output, results)
     for part in ("rates", *(name for name in args.parts if name != "rates")):
+        if part in results["parts"]:
+            print(f"{part}: kept", flush=True)
+            continue
         print(f"{part}, at most {PARTS[part]} s ...", flush=True)
         results["parts"][part] = run(part, args)
+        results["parts"] = {name: results["parts"][name] for name in PARTS if name in results["parts"]}
         add_shares(results)
         write(args.output, results)
         print(table(part, results["parts"][part]) + "\n", flush=True)
+        if results["parts"][part]["error"] == INTERRUPTED:
+            break
     print(f"written to {args.output}")
     if failed := [name for name, measured_part in results["parts"].items() if measured_part["error"]]:
-        sys.exit(f"gpu.sh: not whole: {', '.join(failed)}")
+        sys.exit(f"gpu.sh: not whole: {', '.join(failed)}; --resume runs what is missing")
+
+
+def finished_parts(path: Path, results: dict[str, Any]) -> dict[str, Any]:
+    """Return the parts of an earlier JSON file that have no error; refuse one of another machine or code."""
+    if not path.exists():
+        return {}
+    earlier = json.loads(path.read_text(encoding="utf-8"))
+    for name in ("device", "torch", "commit"):
+        if (was := earlier["machine"][name]) != (now := results["machine"][name]):
+            sys.exit(f"gpu.sh: --resume: {path} was measured with {name} {was}, this is {now}")
+    if earlier["tiny"] != results["tiny"]:
+        sys.exit(f"gpu.sh: --resume: one of {path} and this run is in miniature (--tiny)")
+    return {name: part for name, part in earlier["parts"].items() if not part["error"]}
 
 
 def run(part: str, args: argparse.Namespace) -> dict[str, Any]:
     """The rows of a part, its seconds, and the error, or None."""
     command = [sys.executable, str(FOLDER / "gpu_part.py"), part, args.device, str(PARTS[part])]
-    began, error = time.perf_counter(), None
-    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
-        try:
-            done = subprocess.run(
-                [*command, *(["--tiny"] if args.tiny else [])],
-                stdout=out,
-                stderr=err,
-                timeout=PARTS[part] + GRACE,
-            )
-            if done.returncode:
-                err.seek(0)
-                lines = err.read().strip().splitlines()
-                error = lines[-1] if lines else f"ended with status {done.returncode}"
-        except subprocess.TimeoutExpired:
-            error = f"killed after {PARTS[part] + GRACE} s"
+    began = time.perf_counter()
+    with (
+        tempfile.TemporaryFile("w+", errors="replace") as out,
+        tempfile.TemporaryFile("w+", errors="replace") as err,
+    ):
+        error = failure([*command, *(["--tiny"] if args.tiny else [])], out, err, PARTS[part] + GRACE)
         out.seek(0)
-        rows = [json.loads(line) for line in out.read().splitlines() if line.startswith("{")]
+        rows = list(complete_rows(out.read()))
+    if broken := sum("error" in row for row in rows):
+        error = error or f"{broken} of {len(rows)} rows failed"
     return {"rows": rows, "error": error, "seconds": round(time.perf_counter() - began, 1)}
+
+
+def failure(command: list[str], out: IO[str], err: IO[str], limit: float) -> str | None:
+    """Run a command; return why it failed, or None. Processes that it started end with it."""
+    process = subprocess.Popen(command, stdout=out, stderr=err, start_new_session=True)
+    try:
+        if not (status := process.wait(limit)):
+            return None
+    except subprocess.TimeoutExpired:
+        return f"killed after {limit} s"
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    err.seek(0)
+    lines = err.read().strip().splitlines()
+    name = f"killed by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
+    return f"{name}: {lines[-1]}" if lines else name
+
+
+def complete_rows(text: str) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a part; a killed process may leave half of the last line."""
+    for line in text.splitlines():
+        with contextlib.suppress(json.JSONDecodeError):
+            if line.startswith("{"):
+                yield json.loads(line)
 
 
 def add_shares(results: dict[str, Any]) -> None:
@@ -158,6 +208,7 @@ def parse() -> argparse.Namespace:
     default = os.environ.get("ARCHBENCH_GPU_DEVICE", "cuda")
     parser.add_argument("--device", choices=("cuda", "cpu"), default=default, help="cpu is always tiny")
     parser.add_argument("--tiny", action="store_true", help="models of a few thousand parameters")
+    parser.add_argument("--resume", action="store_true", help="keep the parts of --output that are whole")
     parser.add_argument("--parts", nargs="+", choices=tuple(PARTS), default=list(PARTS))
     parser.add_argument(
         "--output",

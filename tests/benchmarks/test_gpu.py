@@ -5,9 +5,12 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -94,11 +97,117 @@ def test_a_part_that_fails_keeps_its_rows_and_says_why(
     monkeypatch.setattr(gpu_set, "PARTS", {"mfu": 60, "moe": 1, "scan": 60})
     monkeypatch.setattr(gpu_set, "GRACE", 0)
     args = argparse.Namespace(device="cpu", tiny=True)
-    errors = {"mfu": "the driver went away", "moe": "killed after 1 s", "scan": None}
+    errors = {"mfu": "ended with status 1: the driver went away", "moe": "killed after 1 s", "scan": None}
     for part, error in errors.items():
         found = gpu_set.run(part, args)
         assert found["rows"] == [{"family": "decoder"}]
         assert found["error"] == error
+
+
+FAULTY_PART = """
+import json, os, signal, subprocess, sys, time
+
+part = sys.argv[1]
+print(json.dumps({"part": part, "seconds": 1.0, "flops": 1e9}), flush=True)
+if part == os.environ.get("FAULTY"):
+    match os.environ["FAULT"]:
+        case "crash":
+            os.kill(os.getpid(), signal.SIGSEGV)
+        case "killed":
+            print('{"part": "half a', end="", flush=True)
+            os.kill(os.getpid(), signal.SIGKILL)
+        case "exception":
+            sys.stderr.buffer.write(b"\\xff\\n")
+            raise RuntimeError("CUDA error: device-side assert triggered")
+        case "memory":
+            print(json.dumps({"part": part, "error": "OutOfMemoryError: CUDA out of memory"}))
+        case "hang":
+            subprocess.Popen(["sleep", "600"])
+            time.sleep(600)
+        case "interrupt":
+            os.kill(os.getppid(), signal.SIGTERM)
+            time.sleep(600)
+"""
+FAULTS = {
+    "crash": "killed by SIGSEGV",
+    "killed": "killed by SIGKILL",
+    "exception": "ended with status 1: RuntimeError: CUDA error: device-side assert triggered",
+    "memory": "1 of 2 rows failed",
+    "hang": "killed after 3 s",
+    "interrupt": "interrupted",
+}
+
+
+@pytest.fixture
+def faulty_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, Any]]:
+    """Run the set with a fault in a part; return its results. The parts measure nothing."""
+    import gpu_set
+
+    (tmp_path / "gpu_part.py").write_text(FAULTY_PART)
+    monkeypatch.setattr(gpu_set, "FOLDER", tmp_path)
+    monkeypatch.setattr(gpu_set, "GRACE", 0)
+    output = tmp_path / "gpu.json"
+
+    def run(*words: str, faulty: str = "", fault: str = "") -> dict[str, Any]:
+        monkeypatch.setenv("FAULTY", faulty)
+        monkeypatch.setenv("FAULT", fault)
+        limits = {part: 3 if (part, fault) == (faulty, "hang") else 60 for part in gpu_set.PARTS}
+        monkeypatch.setattr(gpu_set, "PARTS", limits)
+        monkeypatch.setattr(sys, "argv", ["gpu.sh", "--device", "cpu", "--output", str(output), *words])
+        before = signal.getsignal(signal.SIGTERM)
+        try:
+            gpu_set.main()
+        finally:
+            signal.signal(signal.SIGTERM, before)
+        return dict(json.loads(output.read_text()))
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("faulty", "fault"),
+    [
+        ("rates", "crash"),
+        ("warm", "hang"),
+        ("mfu", "memory"),
+        ("moe", "exception"),
+        ("scan", "interrupt"),
+        ("decode", "killed"),
+    ],
+)
+def test_a_fault_in_a_part_costs_no_other_part_and_resume_repeats_it_alone(
+    faulty: str,
+    fault: str,
+    faulty_set: Callable[..., dict[str, Any]],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(SystemExit, match=f"not whole: {faulty}; --resume"):
+        faulty_set(faulty=faulty, fault=fault)
+    parts = json.loads((tmp_path / "gpu.json").read_text())["parts"]
+    names = ["rates", "warm", "mfu", "moe", "scan", "decode"]
+    assert list(parts) == (names[: names.index(faulty) + 1] if fault == "interrupt" else names)
+    assert {name: part["error"] for name, part in parts.items() if part["error"]} == {faulty: FAULTS[fault]}
+    assert all(part["rows"][0]["part"] == name for name, part in parts.items())
+    assert f"{faulty}: {FAULTS[fault]}" in (tmp_path / "gpu.md").read_text()
+    capsys.readouterr()
+    repaired = faulty_set("--resume")["parts"]
+    assert not [part for part in repaired.values() if part["error"]]
+    kept = [
+        line.partition(":")[0] for line in capsys.readouterr().out.splitlines() if line.endswith(": kept")
+    ]
+    assert kept == [name for name, part in parts.items() if not part["error"]]
+    assert set(repaired) == set(names)
+
+
+def test_results_of_another_machine_are_not_resumed(
+    faulty_set: Callable[..., dict[str, Any]], tmp_path: Path
+) -> None:
+    results = faulty_set()
+    results["machine"]["torch"] = "1.0"
+    (tmp_path / "gpu.json").write_text(json.dumps(results))
+    with pytest.raises(SystemExit, match=r"was measured with torch 1\.0, this is"):
+        faulty_set("--resume")
 
 
 def test_a_cell_that_fails_is_a_row_and_the_next_is_tried(capsys: pytest.CaptureFixture[str]) -> None:
