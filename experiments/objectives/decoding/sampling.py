@@ -186,9 +186,9 @@ def next_tokens(
 
 def allowed_tokens(vocabulary: Vocabulary, stop: Collection[int], device: torch.device) -> Tensor:
     """Return True (V,) at the tokens that may be generated, and at those that end a sequence."""
-    allowed_V = vocabulary.may_be_written().to(device)
-    allowed_V[list(stop)] = True
-    return allowed_V
+    allowed_V = vocabulary.may_be_written()
+    allowed_V[list(stop)] = True  # in CPU memory: the indices would be copied to a GPU
+    return allowed_V.to(device)
 
 
 @torch.no_grad()
