@@ -160,6 +160,16 @@ class Output:
 
 
 @dataclass(kw_only=True)
+class History:
+    """Tokens of a decoding state, for models that may have to read them again."""
+
+    rows: list[list[int]]
+    """Tokens read so far, for each sequence of the batch."""
+    max_length: int
+    """Tokens for which the state has space."""
+
+
+@dataclass(kw_only=True)
 class DecodingState:
     """State of incremental decoding: KV caches, convolution windows, recurrent states."""
 
@@ -168,6 +178,8 @@ class DecodingState:
     layers: list[Any]
     """The state of each layer, created and read only by that layer: tensors with the batch first, dicts
     and lists of them, or objects with ``select`` and ``num_bytes``."""
+    history: History | None = None
+    """What has been read, where a step may have to read it again; else None."""
 
     @property
     def length(self) -> int:
@@ -185,6 +197,8 @@ class DecodingState:
         """
         self.lengths = [self.lengths[row] for row in rows]
         self.layers = [_select(layer, rows) for layer in self.layers]
+        if self.history is not None:
+            self.history.rows = [[*self.history.rows[row]] for row in rows]
 
 
 EMBEDDING_STD = 0.3

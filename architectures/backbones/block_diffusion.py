@@ -48,6 +48,11 @@ class BlockDiffusionConfig(MaskedDiffusionConfig):
             )
         if self.shifted or self.time_embedding:
             raise ValueError("block diffusion takes shifted=false and time_embedding=false")
+        if self.positions.scaling.depends_on_length:
+            raise ValueError(
+                f"positions.scaling.kind={self.positions.scaling.kind}: block diffusion keeps the keys of "
+                "its blocks, which would change with the length; set it to another kind, such as ntk"
+            )
         if self.attention.has_local_layers:
             raise ValueError(
                 f"attention.layers={format_pattern(self.attention.layers)}: block diffusion has no "

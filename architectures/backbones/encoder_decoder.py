@@ -89,6 +89,11 @@ class EncoderDecoderConfig(TransformerConfig):
             raise ValueError("loops does not go with an encoder-decoder: leave it null")
         if self.attention.differential:
             raise ValueError("attention.differential=true does not go with cross-attention: set it to false")
+        if self.positions.scaling.depends_on_length:
+            raise ValueError(
+                f"positions.scaling.kind={self.positions.scaling.kind} goes with decoders and encoders only: "
+                "set it to another kind, such as ntk"
+            )
         if self.block.parallel:
             raise ValueError("block.parallel=true does not go with cross-attention")
         for name in ("encoder_heads", "encoder_d_ff"):

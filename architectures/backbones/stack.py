@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
 
 from architectures.backbone import (
     Backbone,
@@ -21,6 +22,7 @@ from architectures.backbone import (
     Capabilities,
     DecodingState,
     Flops,
+    History,
     ModelInputs,
     Output,
     gather_scored,
@@ -212,10 +214,19 @@ class Stack(Backbone):
             return super().start(batch_size, max_length)
         layers: list[Any] = [block.start(batch_size, max_length) for block in self._passes()]
         lengths = [0] * batch_size
+        limit = self.reread_length()
+        history = None
+        if limit is not None and limit < max_length:
+            history = History(rows=[[] for _ in lengths], max_length=max_length)
         if self.training:
-            return DecodingState(lengths=lengths, layers=layers)
+            return DecodingState(lengths=lengths, layers=layers, history=history)
         steps = compile_decode_steps(self._passes(), max_length, self.score_bias)
-        return CompiledDecodingState(lengths=lengths, layers=layers, steps=steps)
+        return CompiledDecodingState(lengths=lengths, layers=layers, history=history, steps=steps)
+
+    def reread_length(self) -> int | None:
+        """Return the length above which a sequence has other activations from its first token on, so that
+        the step that exceeds it reads all tokens again; None for none."""
+        return None
 
     def kernels(self) -> dict[str, str]:
         return (
@@ -226,10 +237,42 @@ class Stack(Backbone):
     def step(self, tokens_BT: Tensor, state: DecodingState, valid_BT: Tensor | None = None) -> Tensor:
         if self.capabilities.causal and not self.capabilities.decodes:
             return super().step(tokens_BT, state, valid_BT)
+        if state.history is not None and self._exceeds_reread_length(tokens_BT, state, valid_BT):
+            return self._read_again(state, tokens_BT.shape[1])
         context = self.next_context(tokens_BT, state.lengths, valid_BT)
         logits_BTV = self.step_with_context(context, tokens_BT, state)
         state.lengths = advance(state.lengths, tokens_BT, valid_BT)
         return logits_BTV
+
+    def _exceeds_reread_length(
+        self, tokens_BT: Tensor, state: DecodingState, valid_BT: Tensor | None
+    ) -> bool:
+        """Add tokens to the history; return True if a sequence with previous tokens exceeds the length."""
+        limit = self.reread_length()
+        assert state.history is not None
+        assert limit is not None
+        new = tokens_BT.tolist()
+        if valid_BT is not None:
+            new = [row[:count] for row, count in zip(new, valid_BT.sum(1).tolist(), strict=True)]
+        state.history.rows = [[*old, *row] for old, row in zip(state.history.rows, new, strict=True)]
+        return any(
+            0 < read <= limit < len(row) for read, row in zip(state.lengths, state.history.rows, strict=True)
+        )
+
+    def _read_again(self, state: DecodingState, count: int) -> Tensor:
+        """Read the history into empty layers; return the logits (B, T, V) of the last ``count`` tokens."""
+        assert state.history is not None
+        rows, device = state.history.rows, next(self.parameters()).device
+        first_B1 = torch.tensor(state.lengths, device=device)[:, None]
+        tokens_BT = pad_sequence([torch.tensor(row, device=device) for row in rows], batch_first=True)
+        length_B1 = torch.tensor([[len(row)] for row in rows], device=device)
+        index_1T = torch.arange(tokens_BT.shape[1], device=device)[None]
+        fresh = self.start(len(rows), state.history.max_length)
+        context = self.next_context(tokens_BT, fresh.lengths, index_1T < length_B1)
+        logits_BTV = self.step_with_context(context, tokens_BT, fresh)
+        state.layers, state.lengths = fresh.layers, [len(row) for row in rows]
+        last_BT = (first_B1 + index_1T[:, :count]).clamp_max(tokens_BT.shape[1] - 1)
+        return logits_BTV.gather(1, last_BT[..., None].expand(-1, -1, logits_BTV.shape[-1]))
 
     def step_with_context(self, context: Context, tokens_BT: Tensor, state: DecodingState) -> Tensor:
         """Return the logits of ``step`` for tokens at the positions of a context; ``state.lengths`` stays."""

@@ -184,6 +184,10 @@ class Transformer(Stack):
     def predict(self, hidden_BTD: Tensor) -> Tensor:
         return finish_logits(self.head, hidden_BTD, self.config)
 
+    def reread_length(self) -> int | None:
+        p = self.config.positions
+        return p.scaling.original_length if p.kind == "rope" and p.scaling.kind == "longrope" else None
+
     def kernels(self) -> dict[str, str]:
         """Return the kernel of each type of attention layer, on the device of the parameters."""
         one = next(self.parameters())

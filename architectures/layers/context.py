@@ -53,6 +53,17 @@ class Context:
             self._made[key] = make()
         return self._made[key]
 
+    def length_BT(self) -> Tensor:
+        """Return the length of the sequence of each token, up to the last token read; (B or 1, T or 1)."""
+        if self.documents_BT is not None:
+            same_BTS = self.documents_BT[:, :, None] == self.documents_BT[:, None, :]
+            return (same_BTS if self.valid_BT is None else same_BTS & self.valid_BT[:, None, :]).sum(-1)
+        if self.lengths is not None:
+            length_N = torch.tensor(self.lengths, device=self.positions_BT.device)
+            return length_N.repeat_interleave(length_N)[None]
+        read_BT = self.positions_BT + 1
+        return (read_BT if self.valid_BT is None else read_BT * self.valid_BT).amax(1, keepdim=True)
+
     @classmethod
     def whole(
         cls,

@@ -13,11 +13,12 @@ from torch import Tensor, nn
 
 from architectures.kernels.cpu.transformer_ops import cpp_rotate
 from architectures.kernels.pointwise import uses_cpp
+from architectures.layers.context import Context
 from architectures.layers.layer_pattern import check_pattern, format_pattern, layer_type, pattern_types
 
 KINDS = ("rope", "alibi", "relative", "learned", "sinusoidal", "none")
 LAYER_TYPES = ("positional", "none")
-SCALINGS = ("none", "linear", "ntk", "yarn", "llama3")
+SCALINGS = ("none", "linear", "ntk", "dynamic", "yarn", "longrope", "llama3")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,12 +26,14 @@ class RotaryScaling:
     """Scaling of rotary frequencies for contexts longer than those trained on."""
 
     kind: str = "none"
-    """``none``; ``linear`` (positions divided by the factor); ``ntk`` (a larger base); ``yarn`` (high
-    frequencies unchanged, low ones divided); ``llama3`` (the same by wavelength)."""
+    """``none``; ``linear`` (positions divided by the factor); ``ntk`` (a larger base); ``dynamic`` (the same
+    for sequences longer than original_length, larger with their length); ``yarn`` (high frequencies
+    unchanged, low ones divided); ``longrope`` (each divided by a separate factor, of two sets by the length);
+    ``llama3`` (as yarn, by wavelength)."""
     factor: float = 1.0
     """Factor by which the context grows."""
     original_length: int = 2048
-    """Context length before stretching; used by ``yarn`` and ``llama3``."""
+    """Context length before stretching; used by ``dynamic``, ``yarn``, ``longrope`` and ``llama3``."""
     low_frequency: float = 1.0
     """``llama3``: wavelengths longer than original_length / low_frequency are divided by the factor."""
     high_frequency: float = 4.0
@@ -40,9 +43,14 @@ class RotaryScaling:
     beta_slow: float = 1.0
     """``yarn``: dimensions that turn less often than this are divided by the factor."""
     attention_factor: float | None = None
-    """``yarn``: multiplies sines and cosines; null for 0.1 ln(factor) + 1."""
+    """``yarn`` and ``longrope``: multiplies sines and cosines; null for 0.1 ln(factor) + 1 (``yarn``) or
+    sqrt(1 + ln(factor) / ln(original_length))."""
     truncate: bool = True
     """``yarn``: the dimensions at which blending begins and ends are integers (false in GPT-OSS)."""
+    short_factors: list[float] | None = field(default=None, hash=False)
+    """``longrope``: divisors of the frequencies of sequences of up to original_length tokens."""
+    long_factors: list[float] | None = field(default=None, hash=False)
+    """``longrope``: divisors of the frequencies of longer sequences."""
 
     def __post_init__(self) -> None:
         if self.kind not in SCALINGS:
@@ -55,6 +63,17 @@ class RotaryScaling:
             raise ValueError(
                 "positions.scaling: low_frequency must be below high_frequency and beta_slow below beta_fast"
             )
+        for name in ("short_factors", "long_factors"):
+            factors = getattr(self, name)
+            if self.kind == "longrope" and (not factors or min(factors) <= 0):
+                raise ValueError(
+                    f"positions.scaling.{name}={factors} must be positive numbers, one for each rotated pair"
+                )
+
+    @property
+    def depends_on_length(self) -> bool:
+        """Return True where the frequencies depend on the length of the sequence."""
+        return self.kind in ("dynamic", "longrope")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,16 +161,37 @@ class Rotary:
     interleaved: bool = False
     scaling: RotaryScaling = field(default_factory=RotaryScaling)
 
-    def tables(self, positions_BT: Tensor) -> tuple[Tensor, Tensor]:
+    def __post_init__(self) -> None:
+        for name in ("short_factors", "long_factors") if self.scaling.kind == "longrope" else ():
+            count = len(getattr(self.scaling, name))
+            if count != self.dim // 2:
+                raise ValueError(
+                    f"positions.scaling.{name} has {count} numbers, and {self.dim // 2} pairs are rotated"
+                )
+
+    def tables(self, positions_BT: Tensor, length_BT: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Cosines and sines (B, 1, T, R/2), in float32 for every precision of the model.
 
-        In bfloat16 positions above 256 would collide.
+        In bfloat16 positions above 256 would collide. ``length_BT`` is the length of the sequence of each
+        token, for scalings that depend on it.
         """
-        frequency_R = self.frequencies(positions_BT.device)
         with torch.autocast(positions_BT.device.type, enabled=False):
-            angle = positions_BT[:, None, :, None].to(torch.float32) * frequency_R
+            frequency = self.frequencies(positions_BT.device)
+            if self.scaling.depends_on_length:
+                assert length_BT is not None
+                frequency = self._frequencies_by_length(length_BT)
+            angle = positions_BT[:, None, :, None].to(torch.float32) * frequency
             factor = self.attention_factor
             return angle.cos() * factor, angle.sin() * factor
+
+    def tables_in(self, context: Context) -> tuple[Tensor, Tensor]:
+        """Return the tables for the tokens of a context, computed once for all layers."""
+
+        def make() -> tuple[Tensor, Tensor]:
+            length_BT = context.length_BT() if self.scaling.depends_on_length else None
+            return self.tables(context.positions_BT, length_BT)
+
+        return context.once(("rotary", self), make)
 
     def rotate(self, x_BHTE: Tensor, tables: tuple[Tensor, Tensor]) -> Tensor:
         """Rotate the first R dimensions of queries or keys; the rest passes."""
@@ -163,14 +203,21 @@ class Rotary:
 
     @property
     def attention_factor(self) -> float:
-        """Return the factor of sines and cosines (YaRN, arXiv 2309.00071, section 3.4); else 1."""
-        if self.scaling.kind != "yarn":
+        """Return the factor of sines and cosines (YaRN, arXiv 2309.00071, section 3.4; LongRoPE); else 1."""
+        s = self.scaling
+        if s.kind not in ("yarn", "longrope"):
             return 1.0
-        configured = self.scaling.attention_factor
-        return 0.1 * math.log(self.scaling.factor) + 1 if configured is None else configured
+        if s.attention_factor is not None:
+            return s.attention_factor
+        if s.kind == "yarn":
+            return 0.1 * math.log(s.factor) + 1
+        return math.sqrt(1 + math.log(s.factor) / math.log(s.original_length)) if s.factor > 1 else 1.0
 
     def frequencies(self, device: torch.device | None = None) -> Tensor:
-        """Angle in radians for each step of position, (R/2,), float32."""
+        """Angle in radians for each step of position, (R/2,), float32.
+
+        Those of ``dynamic`` and ``longrope`` are the unscaled ones.
+        """
         half, scaling, base = self.dim // 2, self.scaling, self.base
         if scaling.kind == "ntk":
             base *= scaling.factor ** (self.dim / max(self.dim - 2, 1))
@@ -184,6 +231,26 @@ class Rotary:
             kept_R = self._yarn_kept(half, device)
             return plain_R / scaling.factor * (1 - kept_R) + plain_R * kept_R
         return plain_R
+
+    def _frequencies_by_length(self, length_BT: Tensor) -> Tensor:
+        """Return the frequencies for sequences of these lengths, (B, 1, T, R/2), float32.
+
+        ``longrope``: Ding et al. 2024 (arXiv 2402.13753), with the factors of Phi-3 (arXiv 2404.14219).
+        """
+        s, length_B1T1 = self.scaling, length_BT[:, None, :, None]
+        if s.kind == "longrope":
+            short_R, long_R = (
+                torch.tensor(factors, device=length_BT.device)
+                for factors in (s.short_factors, s.long_factors)
+            )
+            divisor = torch.where(length_B1T1 > s.original_length, long_R, short_R)
+            return self.frequencies(length_BT.device) / divisor
+        ratio_B1T1 = length_B1T1.clamp_min(s.original_length).to(torch.float32) / s.original_length
+        stretch_B1T1 = (s.factor * ratio_B1T1 - (s.factor - 1)) ** (self.dim / max(self.dim - 2, 1))
+        exponent_R = torch.arange(self.dim // 2, device=length_BT.device, dtype=torch.float32) / (
+            self.dim // 2
+        )
+        return (self.base * stretch_B1T1) ** -exponent_R
 
     def _by_wavelength(self, plain_R: Tensor) -> Tensor:
         """Llama 3.1: long waves are divided, short ones unchanged, those between blended linearly."""

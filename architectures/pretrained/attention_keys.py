@@ -13,6 +13,7 @@ from typing import Any
 from architectures.layers.attention.config import AttentionConfig
 from architectures.layers.layer_pattern import compress_pattern, expand_pattern
 from architectures.layers.positions import PositionsConfig, Rotary, RotaryScaling
+from architectures.pretrained.checkpoint import required_value
 from architectures.pretrained.hf_config import HFConfig
 
 TYPES = {"full_attention": "global", "sliding_attention": "local"}
@@ -47,9 +48,12 @@ def write_layer_types(attention: AttentionConfig, num_layers: int) -> list[str]:
     return [hf_types[kind] for kind in expand_pattern(attention.layers, num_layers)]
 
 
-LLAMA3 = {"low_freq_factor": "low_frequency", "high_freq_factor": "high_frequency"}
-YARN = {"beta_fast": "beta_fast", "beta_slow": "beta_slow"}
-"""Their names of settings, and ours."""
+SCALING_KEYS = {
+    "llama3": {"low_freq_factor": "low_frequency", "high_freq_factor": "high_frequency"},
+    "yarn": {"beta_fast": "beta_fast", "beta_slow": "beta_slow"},
+    "longrope": {"short_factor": "short_factors", "long_factor": "long_factors"},
+}
+"""Their names of settings, and ours, by the type of scaling."""
 
 
 def read_rope(hf: HFConfig, *, max_length: int, base: float = 10000.0) -> PositionsConfig:
@@ -59,10 +63,19 @@ def read_rope(hf: HFConfig, *, max_length: int, base: float = 10000.0) -> Positi
         ValueError: names a type of scaling that does not exist here.
     """
     rope = rope_parameters(hf)
+    scaling = _read_scaling(rope, max_length)
+    fraction = rope.get("partial_rotary_factor", hf.get("partial_rotary_factor"))
+    if scaling.long_factors is not None and fraction is not None and "hidden_size" in hf:
+        head_dim = hf.get("head_dim") or hf["hidden_size"] // hf["num_attention_heads"]
+        if int(head_dim * fraction) // 2 != len(scaling.long_factors):
+            raise ValueError(
+                f"config.json: partial_rotary_factor={fraction} of heads of {head_dim} does not go with "
+                f"{len(scaling.long_factors)} numbers in long_factor"
+            )
     return PositionsConfig(
         kind="rope",
         base=float(rope.get("rope_theta") or hf.get("rope_theta") or base),
-        scaling=_read_scaling(rope, max_length),
+        scaling=scaling,
     )
 
 
@@ -77,16 +90,29 @@ def _read_scaling(rope: HFConfig, max_length: int) -> RotaryScaling:
     kind = rope.get("rope_type") or rope.get("type") or "default"
     if kind == "default":
         return RotaryScaling()
-    if kind not in ("linear", "llama3", "yarn"):
+    if kind not in ("linear", "dynamic", "llama3", "yarn", "longrope"):
         raise ValueError(
-            f"config.json: rope_parameters={rope} is not supported, only the types default, linear, llama3 "
-            "and yarn"
+            f"config.json: rope_parameters={rope} is not supported, only the types default, linear, dynamic, "
+            "llama3, yarn and longrope"
+        )
+    if kind == "dynamic":  # it does not read the original length
+        return RotaryScaling(
+            kind=kind, factor=float(required_value(rope, "factor")), original_length=max_length
         )
     original = int(rope.get("original_max_position_embeddings") or max_length)
     factor = float(rope.get("factor") or max_length / original)
-    names = {"linear": {}, "llama3": LLAMA3, "yarn": YARN}[kind]
+    if kind == "longrope":  # the factor only decides that of sines and cosines, which may be given instead
+        factors: dict[str, Any] = {
+            setting: [float(value) for value in required_value(rope, key)]
+            for key, setting in SCALING_KEYS[kind].items()
+        }
+        scaling = RotaryScaling(kind=kind, factor=max(factor, 1.0), original_length=original, **factors)
+        given = rope.get("attention_factor")
+        return scaling if given is None else replace(scaling, attention_factor=float(given))
     values: dict[str, Any] = {
-        setting: float(rope[key]) for key, setting in names.items() if rope.get(key) is not None
+        setting: float(rope[key])
+        for key, setting in SCALING_KEYS.get(kind, {}).items()
+        if rope.get(key) is not None
     }
     scaling = RotaryScaling(kind=kind, factor=factor, original_length=original, **values)
     if kind != "yarn":
@@ -113,24 +139,27 @@ def write_rope(positions: PositionsConfig, head_dim: int) -> HFConfig:
     if s.kind == "none":
         return rope
     rope |= {"rope_type": s.kind, "factor": s.factor}
-    if s.kind == "linear":
+    if s.kind in ("linear", "dynamic"):
         return rope
     rope["original_max_position_embeddings"] = s.original_length
-    rope |= {key: getattr(s, setting) for key, setting in (LLAMA3 if s.kind == "llama3" else YARN).items()}
+    rope |= {key: getattr(s, setting) for key, setting in SCALING_KEYS[s.kind].items()}
+    if s.kind == "longrope":
+        rope["attention_factor"] = s.attention_factor
     if s.kind == "yarn":
         rope |= {"attention_factor": s.attention_factor, "truncate": s.truncate}
     return rope
 
 
 def resolve_rope(positions: PositionsConfig, head_dim: int) -> PositionsConfig:
-    """Return the same rotation with ``ntk`` scaling as the larger base that it is, and with YaRN's factor."""
+    """Return the same rotation with ``ntk`` scaling as the larger base that it is, and with the factor of
+    sines and cosines."""
     scaling, base = positions.scaling, positions.base
     dim = int(head_dim * positions.fraction)
     if scaling.kind == "ntk":
         stretch = scaling.factor ** (dim / max(dim - 2, 1))
         local_base = (positions.local_base or base) * (stretch if positions.scale_local else 1.0)
         return replace(positions, base=base * stretch, local_base=local_base, scaling=RotaryScaling())
-    if scaling.kind == "yarn":
+    if scaling.kind in ("yarn", "longrope"):
         factor = Rotary(dim=dim, base=base, scaling=scaling).attention_factor
         scaling = replace(scaling, attention_factor=factor)
     return replace(positions, local_base=positions.local_base or base, scaling=scaling)

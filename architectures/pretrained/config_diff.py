@@ -49,6 +49,8 @@ SCALING = {
     "none": (),
     "linear": ("factor",),
     "ntk": ("factor",),
+    "dynamic": ("factor", "original_length"),
+    "longrope": ("original_length", "attention_factor", "short_factors", "long_factors"),
     "llama3": ("factor", "original_length", "low_frequency", "high_frequency"),
     "yarn": ("factor", "original_length", "beta_fast", "beta_slow", "attention_factor", "truncate"),
 }
@@ -183,4 +185,6 @@ def _flat(tree: Mapping[str, object], prefix: str) -> dict[str, object]:
 
 
 def _text(value: object) -> str:
-    return format_pattern(compress_pattern(value)) if isinstance(value, list) else str(value)
+    if isinstance(value, list) and all(isinstance(item, str) for item in value):
+        return format_pattern(compress_pattern(value))
+    return str(value)

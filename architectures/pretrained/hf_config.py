@@ -19,7 +19,7 @@ common type: the family of a checkpoint checks those that it reads."""
 COUNTS = re.compile(
     r"(num_\w+|n_(layers?|heads?|embd|inner|positions|groups?|routed_experts|shared_experts|kv_heads)"
     r"|\w+_(layers|heads|dim|rank|size|experts|per_tok|position_embeddings)"
-    r"|(seq|max_sequence)_length|max_seq_len|d_model|d_ff|d_kv|d_inner)"
+    r"|(seq|max_sequence)_length|max_seq_len|dim|d_model|d_ff|d_kv|d_inner)"
 )
 """Keys with integer values."""
 LARGEST = 2**31
@@ -27,6 +27,7 @@ LARGEST = 2**31
 FRACTIONS = ("moe_layer_freq", "type_vocab_size")
 SMALL = re.compile(
     r"\w*(eps|epsilon|theta|rotary_emb_base)|(qk_dim|v_dim|ffn_proj)_factor|(linear_)?conv_kernel(_dim)?|mamba_d_conv"
+    r"|logits_scaling"
 )
 """Keys with positive values."""
 KEYS = {
@@ -36,6 +37,10 @@ KEYS = {
     r"num_kv_heads=": "n_kv_heads=|num_key_value_heads=",
     r"attention\.window=": "sliding_window=",
     r"attention\.head_dim=": "head_dim=",
+    r"attention\.scale=": "attention_multiplier=|query_pre_attn_scalar=",
+    r"multipliers\.embedding=": "embedding_multiplier=",
+    r"multipliers\.head=": "logits_scaling=|logit_scale=|lm_head_multiplier=",
+    r"multipliers\.(down|attention_out)=": "residual_multiplier=",
     r"attention\.softcap=": "attn_logit_softcapping=",
     r"attention\.dropout=": "attn_pdrop=|attention_dropout=",
     r"experts\.num_groups": "n_group",
@@ -51,18 +56,20 @@ KEYS = {
     r"positions\.max_distance": "relative_attention_max_distance",
     r"positions\.local_base=": "rope_local_base_freq=|rope_theta=",
     r"positions\.scaling\.original_length=": "original_max_position_embeddings=",
+    r"positions\.scaling\.short_factors\b": "short_factor",
+    r"positions\.scaling\.long_factors\b": "long_factor",
     r"positions\.scaling": "rope_parameters",
     r"\blow_frequency": "low_freq_factor",
     r"\bhigh_frequency": "high_freq_factor",
     r"norm_eps=": "rms_norm_eps=",
     r"head\.softcap=": "output_logit_soft_cap=|final_logit_softcapping=",
     r"gate_cap=": "gate_soft_cap=",
-    r"num_layers=": "num_hidden_layers=",
-    r"block\.dropout=": "dropout=",
+    r"num_layers=": "n_layers=|num_hidden_layers=",
+    r"block\.dropout=": "resid_pdrop=|dropout=",
     r"\bdt_min=": "time_step_min=",
     r"\bdt_max=": "time_step_max=",
-    r"\bd_model=": "hidden_size=",
-    r"\bd_ff=": "intermediate_size=",
+    r"\bd_model=": "dim=|hidden_size=",
+    r"\bd_ff=": "hidden_dim=|intermediate_size=",
 }
 """Our names of settings, and those of files: of multiple keys, the first one in the file, or else the
 last."""

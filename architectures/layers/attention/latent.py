@@ -108,11 +108,9 @@ class LatentAttention(SoftmaxAttention):
         return self.kv_norm(c_B1TR), self._rotated(rope_B1TP, context)
 
     def _rotated(self, x: Tensor, context: Context) -> Tensor:
-        rotary = self.rotary
-        if rotary is None:
+        if self.rotary is None:
             return x
-        tables = context.once(("rotary", rotary), lambda: rotary.tables(context.positions_BT))
-        return rotary.rotate(x, tables)
+        return self.rotary.rotate(x, self.rotary.tables_in(context))
 
     def _keys_values(self, c_B1SR: Tensor, rope_B1SP: Tensor) -> tuple[Tensor, Tensor]:
         """Keys (B, H, S, N + P) and values (B, H, S, V) of every head."""

@@ -133,11 +133,9 @@ class Attention(SoftmaxAttention):
         return x.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
 
     def _rotated(self, x_BHTE: Tensor, context: Context) -> Tensor:
-        rotary = self.rotary
-        if rotary is None:
+        if self.rotary is None:
             return x_BHTE
-        tables = context.once(("rotary", rotary), lambda: rotary.tables(context.positions_BT))
-        return rotary.rotate(x_BHTE, tables)
+        return self.rotary.rotate(x_BHTE, self.rotary.tables_in(context))
 
     def decode_branch(self, spec: DecodeSpec, residual: ResidualSpec) -> Branch:
         return attention_branch(self, spec, residual)

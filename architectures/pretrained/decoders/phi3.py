@@ -18,16 +18,20 @@ from architectures.pretrained.tensor_rules import Rule, Stacked, linear
 
 
 class Phi3(LlamaLike):
-    """``Phi3ForCausalLM``. Scaling by ``longrope`` raises ValueError."""
+    """``Phi3ForCausalLM``, Phi-3 and Phi-4-mini."""
 
     model_types = ("phi3",)
     architecture = "Phi3ForCausalLM"
-    defaults: ClassVar[HFConfig] = {"rms_norm_eps": 1e-5, "sliding_window": None}
+    defaults: ClassVar[HFConfig] = {
+        "rms_norm_eps": 1e-5,
+        "sliding_window": None,
+        "original_max_position_embeddings": 4096,
+    }
 
     @classmethod
     def read_config(cls, hf: HFConfig) -> Blueprint:
         rope = rope_parameters(hf)
-        supported_value(rope, "rope_type", "default", default=rope.get("type", "default"))
+        supported_value(rope, "rope_type", "default", "longrope", default=rope.get("type", "default"))
         return super().read_config(hf)
 
     @classmethod
@@ -48,7 +52,11 @@ class Phi3(LlamaLike):
         c = decoder_config(model)
         hf = super().write_config(model)
         hf["rope_parameters"]["partial_rotary_factor"] = c.positions.fraction
-        return hf | {"sliding_window": c.attention.window_at(0)}
+        original = hf["rope_parameters"].get("original_max_position_embeddings", model.max_length)
+        return hf | {
+            "sliding_window": c.attention.window_at(0),
+            "original_max_position_embeddings": original,
+        }
 
     @classmethod
     def attention_rules(cls, config: DecoderConfig) -> Sequence[Rule]:

@@ -106,6 +106,8 @@ def problem(model: Backbone, state: DecodingState) -> str:
         return "it takes a stack of blocks or an encoder-decoder that reads one token at a time"
     if model.training:
         return "the model is in training"
+    if isinstance(model, Stack) and model.reread_length() is not None:
+        return "the rotary frequencies of longrope change with the length"
     if len(set(state.lengths)) != 1:
         return "the rows have read different numbers of tokens"
     if any(not isinstance(cache, ContiguousCache | RingCache) for cache in _caches(state.layers)):

@@ -2,9 +2,13 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from architectures.backbones.block_diffusion import BlockDiffusionConfig
 from architectures.backbones.decoder import Decoder, DecoderConfig
+from architectures.backbones.encoder import Encoder
+from architectures.backbones.encoder_decoder import EncoderDecoderConfig
 from architectures.backbones.masked_diffusion import MaskedDiffusion, MaskedDiffusionConfig
 from architectures.layers.attention.config import AttentionConfig
+from architectures.layers.positions import PositionsConfig, RotaryScaling
 from architectures.pretrained.folder import load_folder
 from tests.architectures.conformance import enliven
 
@@ -35,6 +39,79 @@ def test_diffusion_is_llama_without_its_mask(tmp_path):
         expected = oracle(tokens, attention_mask=hidden).logits
         found = model(tokens, valid_BT=valid).logits_BTV
     torch.testing.assert_close(found[valid], expected[valid], atol=1e-5, rtol=0)
+
+
+LONGROPE = RotaryScaling(
+    kind="longrope", factor=3.0, original_length=6, short_factors=[1.0, 1.5], long_factors=[2.0, 9.0]
+)
+DYNAMIC = RotaryScaling(kind="dynamic", factor=3.0, original_length=6)
+
+
+def by_length(scaling, cls=Decoder, **settings):
+    """A model with rotary frequencies that depend on the length."""
+    config = cls.Config(
+        d_model=8, num_layers=2, attention=HEADS, positions=PositionsConfig(scaling=scaling), **settings
+    )
+    torch.manual_seed(0)
+    return enliven(cls(config, vocab_size=31, max_length=32).double().eval())
+
+
+@torch.no_grad()
+def test_decoding_beyond_the_switch_of_longrope_gives_the_logits_of_the_full_pass():
+    """Of rows that exceed the original length at different steps, or in a prompt, and change their order."""
+    model, tokens_BT = by_length(LONGROPE), torch.randint(31, (3, 16))
+    lengths = torch.tensor([2, 4, 8])
+    state = model.start(3, 16)
+    model.step(tokens_BT[:, :8], state, torch.arange(8) < lengths[:, None])
+    for count in (1, 1, 3, 1):
+        index_BT = lengths[:, None] + torch.arange(count)
+        logits_BTV = model.step(tokens_BT.gather(1, index_BT), state)
+        lengths = lengths + count
+        for row, length in enumerate(lengths.tolist()):
+            expected = model(tokens_BT[row : row + 1, :length]).logits_BTV[0, -1]
+            torch.testing.assert_close(logits_BTV[row, -1], expected, atol=1e-6, rtol=0)
+        state.select([1, 2, 0])
+        tokens_BT, lengths = tokens_BT[[1, 2, 0]], lengths[[1, 2, 0]]
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("length", [6, 9])
+@pytest.mark.parametrize("scaling", [LONGROPE, DYNAMIC])
+def test_a_step_in_float32_gives_the_logits_of_the_full_pass(scaling, length):
+    """By the C++ kernels where the state has no space for more than the original length."""
+    model, tokens_BT = by_length(scaling).float(), torch.randint(31, (2, length))
+    state = model.start(2, length)
+    model.step(tokens_BT[:, :-1], state)
+    assert (state.history is not None) == (scaling is LONGROPE and length > 6)
+    found = model.step(tokens_BT[:, -1:], state)[:, 0]
+    if scaling is LONGROPE or length == 6:
+        torch.testing.assert_close(found, model(tokens_BT).logits_BTV[:, -1], atol=1e-4, rtol=0)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("scaling", [LONGROPE, DYNAMIC])
+def test_the_length_is_that_of_each_sequence(scaling):
+    """Not that of the longest in the batch: padded, packed and unpadded sequences are as separate ones."""
+    tokens_BT, length_B1 = torch.randint(31, (2, 9)), torch.tensor([[9], [5]])
+    valid_BT = torch.arange(9) < length_B1
+    decoder, encoder = by_length(scaling), by_length(scaling, Encoder)
+    unpadded = by_length(scaling, Encoder, unpad=True)
+    packed_1T = tokens_BT[valid_BT][None]
+    documents_1T = torch.arange(2).repeat_interleave(length_B1[:, 0])[None]
+    packed_TV = decoder(packed_1T, documents_BT=documents_1T).logits_BTV[0].split([9, 5])
+    for model in (decoder, encoder, unpadded):
+        logits_BTV = model(tokens_BT, valid_BT=valid_BT).logits_BTV
+        for row, length in enumerate([9, 5]):
+            alone_TV = model(tokens_BT[row : row + 1, :length]).logits_BTV[0]
+            torch.testing.assert_close(logits_BTV[row, :length], alone_TV, atol=1e-6, rtol=0)
+            if model is decoder:
+                torch.testing.assert_close(packed_TV[row], alone_TV, atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("config", [BlockDiffusionConfig, EncoderDecoderConfig])
+def test_models_that_cannot_read_tokens_again_refuse_such_frequencies(config):
+    with pytest.raises(ValueError, match=r"positions\.scaling\.kind=longrope"):
+        config(positions=PositionsConfig(scaling=LONGROPE))
 
 
 def test_costs_by_hand():

@@ -125,6 +125,46 @@ def test_yarn_multiplies_scores_by_the_square_of_its_factor():
     torch.testing.assert_close(cos**2 + sin**2, torch.full_like(cos, 1.5**2))
 
 
+def test_factors_of_longrope_are_chosen_by_the_length_of_each_sequence():
+    scaling = RotaryScaling(
+        kind="longrope", factor=4.0, original_length=5, short_factors=[1.0, 2.0], long_factors=[3.0, 8.0]
+    )
+    rotary = Rotary(dim=4, base=100.0, scaling=scaling)
+    positions = torch.arange(3)[None]
+    cos, sin = rotary.tables(positions, torch.tensor([[5], [6]]))
+    factor = math.sqrt(1 + math.log(4) / math.log(5))
+    for row, divisors in enumerate(([1.0, 2.0], [3.0, 8.0])):
+        angle = positions[0, :, None] * torch.tensor([1.0, 0.1]) / torch.tensor(divisors)
+        torch.testing.assert_close(cos[row, 0], factor * angle.cos())
+        torch.testing.assert_close(sin[row, 0], factor * angle.sin())
+
+
+def test_the_base_of_dynamic_scaling_grows_with_the_length_beyond_the_original_one():
+    """At 2 times the original length with factor 3, ntk by 3 * 2 - (3 - 1) = 4."""
+    dynamic = RotaryScaling(kind="dynamic", factor=3.0, original_length=10)
+    rotary, positions = Rotary(dim=8, base=100.0, scaling=dynamic), torch.arange(7)[None]
+    found = rotary.tables(positions, torch.tensor([[9], [20]]))
+    for row, scaling in enumerate((RotaryScaling(), RotaryScaling(kind="ntk", factor=4.0))):
+        expected = Rotary(dim=8, base=100.0, scaling=scaling).tables(positions)
+        for one, two in zip(found, expected, strict=True):
+            torch.testing.assert_close(one[row], two[0])
+
+
+@pytest.mark.parametrize(
+    ("short", "long", "message"),
+    [
+        (None, [1.0], "short_factors=None must be positive"),
+        ([1.0, 1.0], [1.0, 0.0], "long_factors=.* must be positive"),
+        ([1.0, 1.0], [1.0], "long_factors has 1 numbers, and 2 pairs are rotated"),
+    ],
+)
+def test_impossible_factors_of_longrope_are_refused(short, long, message):
+    with pytest.raises(ValueError, match=message):
+        Rotary(
+            dim=4, base=1e4, scaling=RotaryScaling(kind="longrope", short_factors=short, long_factors=long)
+        )
+
+
 def test_ntk_scaling_keeps_the_fastest_wave_and_divides_the_slowest():
     """The base grows by factor^(d / (d - 2)): the last frequency is divided by the factor."""
     plain = Rotary(dim=16, base=100.0).frequencies()

@@ -5,13 +5,39 @@ from pathlib import Path
 
 import pytest
 
-from tests.architectures.pretrained.field_values import LINEAR, PLAIN, REMOVED, YARN, Settings
+from tests.architectures.pretrained.field_values import (
+    DYNAMIC,
+    LINEAR,
+    LONGROPE,
+    PLAIN,
+    REMOVED,
+    YARN,
+    Settings,
+)
 from tests.architectures.pretrained.fields import CLASSES, Case, declared, random_case, try_case, try_fields
 from tests.architectures.pretrained.folders import make_model
 from tests.docs.field_tables import APPLIED, REJECTED, RESIZED, read_rows
 
-HIDING = ("smollm3", "olmo3", "gemma3", "gpt_oss", "qwen2", "qwen2_moe", "deepseek_v3", "modernbert")
+HIDING = (
+    "phi3_longrope",
+    "smollm3",
+    "olmo3",
+    "gemma3",
+    "gpt_oss",
+    "qwen2",
+    "qwen2_moe",
+    "deepseek_v3",
+    "modernbert",
+)
 """Classes with fields that decide whether others are read."""
+PHI4_MINI: Settings = {
+    "rope_parameters": REMOVED,
+    "rope_scaling": {"type": "longrope", "short_factor": [1.0, 1.1, 1.3], "long_factor": [1.0, 2.0, 5.0]},
+    "rope_theta": 300.0,
+    "partial_rotary_factor": 0.75,
+    "original_max_position_embeddings": 10,
+}
+"""Rotary positions in the keys of its published file."""
 FOLLOWED_BESIDE: list[tuple[str, int, Settings]] = [
     ("smollm3", 3, {"use_sliding_window": False}),
     ("gemma3", 0, {"rope_parameters": LINEAR}),
@@ -23,6 +49,17 @@ FOLLOWED_BESIDE: list[tuple[str, int, Settings]] = [
     ("llama", 2, {"original_max_position_embeddings": 5}),
     ("qwen3_next", 0, {"rope_parameters": REMOVED, "partial_rotary_factor": None}),
     ("gpt2", 0, {"num_attention_heads": 2, "n_head": REMOVED}),
+    ("phi3", 0, {"rope_parameters": LONGROPE, "original_max_position_embeddings": 10}),
+    ("phi3", 0, {"rope_parameters": LONGROPE | {"original_max_position_embeddings": 10}}),
+    (
+        "phi3",
+        0,
+        {"rope_scaling": LONGROPE | {"attention_factor": 1.5}, "original_max_position_embeddings": 22},
+    ),
+    ("phi3", 0, PHI4_MINI),
+    ("llama", 0, {"rope_parameters": LONGROPE | {"original_max_position_embeddings": 10, "factor": 3.0}}),
+    ("llama", 0, {"rope_parameters": DYNAMIC, "max_position_embeddings": 10}),
+    ("gemma3", 0, {"rope_parameters": {"full_attention": DYNAMIC}, "max_position_embeddings": 10}),
     ("qwen3", 0, {"mlp_bias": True}),
 ]
 """A folder to begin with, and fields that are read beside or instead of others."""
@@ -31,6 +68,7 @@ REFUSED_BESIDE: list[tuple[str, int, Settings]] = [
     ("bloom", 0, {"num_attention_heads": 2}),
     ("nemotron_h", 0, {"mamba_dt_min": 0.5}),
     ("gpt_oss", 0, {"partial_rotary_factor": 0.25}),
+    ("phi3", 0, {"rope_parameters": LONGROPE | {"short_factor": [1.5] * 4, "long_factor": [0.0] * 4}}),
 ]
 """The same, where others contradict them."""
 

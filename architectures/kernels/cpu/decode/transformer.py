@@ -159,7 +159,12 @@ def attention_branch(layer: Attention, spec: DecodeSpec, residual: ResidualSpec)
     fields.k_norm = spec.norm(getattr(layer, "k_norm", None))
     rotary = layer.rotary
     if rotary is not None:
-        cos_SR, sin_SR = spec.once(rotary, lambda: rotary.tables(torch.arange(spec.capacity)[None]))
+        if rotary.scaling.depends_on_length and spec.capacity > rotary.scaling.original_length:
+            raise UnsupportedError("rotary frequencies that change with the length")
+        length_11 = torch.tensor([[spec.capacity]])
+        cos_SR, sin_SR = spec.once(
+            rotary, lambda: rotary.tables(torch.arange(spec.capacity)[None], length_11)
+        )
         fields.rotated, fields.interleaved = rotary.dim, rotary.interleaved
         fields.cos, fields.sin = map(spec.address, (cos_SR, sin_SR))
     if layer.own_bias is not None:

@@ -55,6 +55,10 @@ YARN = rope("yarn", 5000.0, factor=4.0, original_max_position_embeddings=10, bet
 DEEP_YARN = rope(
     "yarn", factor=4.0, original_max_position_embeddings=10, beta_fast=3.0, mscale=0.7, mscale_all_dim=1.3
 )
+LONG = {"short_factor": [1.0, 1.2, 1.7], "long_factor": [1.0, 2.0, 4.0]}
+"""Generation exceeds the original length of some of these: there are 7 tokens before and 27 after."""
+PHI3 = SIZES | rope("longrope", 500.0, **LONG) | {"original_max_position_embeddings": 12}
+EIGHT = SIZES | {"hidden_size": 40}
 PRE_NORM = {"vocab_size": 61, "n_positions": 33, "bos_token_id": 1, "eos_token_id": 2}
 ALIBI = {"vocab_size": 61, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
 
@@ -116,6 +120,20 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         "GPTNeoX",
         SIZES | {"attention_bias": False, "rotary_pct": 1.0, "rotary_emb_base": 77, "hidden_act": "gelu_new"},
     ),
+    "llama longrope": (
+        "Llama",
+        GROUPED | rope("longrope", 500.0, **LONG, factor=4.0, original_max_position_embeddings=5),
+    ),
+    "llama dynamic": ("Llama", GROUPED | rope("dynamic", factor=3.0) | {"max_position_embeddings": 13}),
+    "phi3 crossing": ("Phi3", PHI3),
+    "phi3 long": ("Phi3", PHI3 | {"original_max_position_embeddings": 5, "sliding_window": 6}),
+    "phi3 short": ("Phi3", PHI3 | {"original_max_position_embeddings": 40}),
+    "phi3 partial": (
+        "Phi3",
+        EIGHT
+        | rope("longrope", 500.0, **LONG, partial_rotary_factor=0.75, attention_factor=1.3)
+        | {"original_max_position_embeddings": 15},
+    ),
     "mpt five": ("Mpt", alibi(30, 5, 3)),
     "mpt twelve": ("Mpt", alibi(36, 12, 2, tie_word_embeddings=False)),
     "mpt scaled": ("Mpt", alibi(18, 2, 2, attn_config={"softmax_scale": 0.9})),
@@ -132,7 +150,10 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "deepseek v3 direct": ("DeepseekV3", LATENT | {"rope_interleave": False, "rms_norm_eps": 1e-3}),
     "deepseek v3 yarn": ("DeepseekV3", LATENT | DEEP_YARN | {"q_lora_rank": 11}),
 }
-ROUNDED = ("llama llama3", "llama yarn", "gemma2", "mpt twelve", "bloom", "deepseek v2")
+ROUNDED = (
+    *("llama llama3", "llama yarn", "llama longrope", "llama dynamic", "phi3"),
+    *("gemma2", "mpt twelve", "bloom", "deepseek v2"),
+)
 """Here angles, slopes or the scale of the embedding are rounded to float32, on their side or on both."""
 
 

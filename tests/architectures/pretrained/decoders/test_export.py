@@ -67,6 +67,13 @@ DEEPSEEK = replace(
 YARN = RotaryScaling(kind="yarn", factor=3.0, original_length=9, beta_fast=2.5)
 
 
+LONGROPE = RotaryScaling(
+    kind="longrope",
+    factor=4.0,
+    original_length=20,
+    short_factors=[1.0, 1.5, 2.0],
+    long_factors=[1.0, 3.0, 5.0],
+)
 def scaled(config: DecoderConfig, scaling: RotaryScaling, base: float = 700.0) -> DecoderConfig:
     return replace(config, positions=replace(config.positions, scaling=scaling, base=base))
 
@@ -91,6 +98,19 @@ CASES: dict[str, tuple[DecoderConfig, type]] = {
     "llama llama3": (
         scaled(LLAMA, RotaryScaling(kind="llama3", factor=4.0, original_length=8, high_frequency=2.0)),
         hf.LlamaForCausalLM,
+    ),
+    "llama longrope": (scaled(LLAMA, LONGROPE), hf.LlamaForCausalLM),
+    "llama dynamic": (
+        scaled(LLAMA, RotaryScaling(kind="dynamic", factor=2.5, original_length=43)),
+        hf.LlamaForCausalLM,
+    ),
+    "phi3 partial": (
+        replace(
+            BASE,
+            d_model=40,
+            positions=PositionsConfig(fraction=0.75, scaling=replace(LONGROPE, original_length=8)),
+        ),
+        hf.Phi3ForCausalLM,
     ),
     "mistral window": (MISTRAL, hf.MistralForCausalLM),
     "mistral multi-query": (attention(MISTRAL, num_kv_heads=1, window=2), hf.MistralForCausalLM),

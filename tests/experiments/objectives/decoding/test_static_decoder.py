@@ -25,7 +25,7 @@ from architectures.kernels import pointwise
 from architectures.layers.attention.config import AttentionConfig, LatentConfig
 from architectures.layers.moe.config import ExpertsConfig
 from architectures.layers.moe.experts import Experts
-from architectures.layers.positions import PositionsConfig
+from architectures.layers.positions import PositionsConfig, RotaryScaling
 from experiments.data.tokenizers.vocabulary import Vocabulary
 from experiments.objectives.decoding import steps as decoding_steps
 from experiments.objectives.decoding.prefill import PrefillState
@@ -39,6 +39,7 @@ WORDS = Vocabulary(num_symbols=16, num_sentinels=0)
 VOCABULARY = WORDS.size
 GROUPED = ExpertsConfig(num_experts=4, experts_per_token=2, dispatch="grouped")
 LATENT = AttentionConfig(num_heads=2, latent=LatentConfig(kv_rank=6, nope_dim=4, rope_dim=2, v_dim=4))
+DYNAMIC = RotaryScaling(kind="dynamic", factor=2.0, original_length=7)
 MODELS = {
     "decoder": (Decoder, DecoderConfig(d_model=WIDTH)),
     "window": (
@@ -47,6 +48,7 @@ MODELS = {
     ),
     "int8": (Decoder, DecoderConfig(d_model=WIDTH, attention=AttentionConfig(cache="int8"))),
     "alibi": (Decoder, DecoderConfig(d_model=WIDTH, positions=PositionsConfig(kind="alibi"))),
+    "dynamic": (Decoder, DecoderConfig(d_model=WIDTH, positions=PositionsConfig(scaling=DYNAMIC))),
     "latent": (Decoder, DecoderConfig(d_model=WIDTH, attention=LATENT)),
     "encoder_decoder": (EncoderDecoder, EncoderDecoderConfig(d_model=WIDTH)),
     "moe": (MoE, MoEConfig(d_model=WIDTH, d_ff=32, experts=GROUPED)),
@@ -207,6 +209,13 @@ def test_rows_of_different_lengths_are_refused() -> None:
     assert not problem(model, state)
     state.lengths = [1, 2]
     assert "different numbers of tokens" in problem(model, state)
+
+
+def test_tokens_that_may_be_read_again_are_not_left_to_a_graph() -> None:
+    scaling = RotaryScaling(kind="longrope", short_factors=[1.0] * 2, long_factors=[2.0] * 2)
+    config = DecoderConfig(d_model=WIDTH, positions=PositionsConfig(scaling=scaling))
+    model = Decoder(config, vocab_size=VOCABULARY, max_length=ROOM).eval()
+    assert "longrope" in problem(model, model.start(1, ROOM))
 
 
 def test_a_step_needs_room() -> None:
