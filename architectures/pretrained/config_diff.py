@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from architectures.backbone import BackboneConfig
+from architectures.backbones.decoder import DecoderConfig
 from architectures.backbones.encoder_decoder import EncoderDecoderConfig
 from architectures.backbones.hybrid import RECURRENT, HybridConfig
 from architectures.backbones.transformer import TransformerConfig
@@ -81,6 +82,8 @@ def output_settings(config: BackboneConfig) -> dict[str, object]:
     """
     if isinstance(config, TransformerConfig):
         config = _resolve(config)
+    if isinstance(config, DecoderConfig):
+        config = dataclasses.replace(config, multipliers=config.factors)
     if isinstance(config, HybridConfig):
         mixers: dict[str, Any] = {}
         for name in RECURRENT:

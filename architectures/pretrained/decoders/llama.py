@@ -1,12 +1,14 @@
-"""Llama 2 and 3 (Touvron et al. 2023, arXiv 2307.09288), and the base class of their many relatives."""
+"""Llama 2 and 3 (Touvron et al. 2023, arXiv 2307.09288), the base class of many relatives, and Granite."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import ClassVar
 
 from architectures.backbone import Backbone
 from architectures.backbones.decoder import Decoder, DecoderConfig
+from architectures.backbones.multipliers import MultipliersConfig
 from architectures.backbones.transformer import HeadConfig
 from architectures.layers.attention.config import AttentionConfig
 from architectures.layers.block import BlockConfig
@@ -175,6 +177,52 @@ class Llama(LlamaLike):
     def write_config(cls, model: Backbone) -> HFConfig:
         check_width(model)
         return super().write_config(model)
+
+
+class Granite(Llama):
+    """``GraniteForCausalLM`` (IBM 2024): Llama with constant factors.
+
+    It is after Llama, which is written where both compute the same.
+    """
+
+    model_types = ("granite",)
+    architecture = "GraniteForCausalLM"
+    defaults: ClassVar[HFConfig] = {
+        "embedding_multiplier": 1.0,
+        "logits_scaling": 1.0,
+        "residual_multiplier": 1.0,
+        "attention_multiplier": 1.0,
+    }
+
+    @classmethod
+    def read_config(cls, hf: HFConfig) -> Blueprint:
+        hf = cls.defaults | hf
+        blueprint = super().read_config(hf)
+        assert isinstance(blueprint.config, DecoderConfig)
+        multipliers = MultipliersConfig(
+            embedding=hf["embedding_multiplier"],
+            head=1 / hf["logits_scaling"],
+            attention_out=hf["residual_multiplier"],
+            down=hf["residual_multiplier"],
+        )
+        return replace(blueprint, config=replace(blueprint.config, multipliers=multipliers))
+
+    @classmethod
+    def read_attention(cls, hf: HFConfig) -> AttentionConfig:
+        return replace(super().read_attention(hf), scale=hf["attention_multiplier"])
+
+    @classmethod
+    def write_config(cls, model: Backbone) -> HFConfig:
+        c = decoder_config(model)
+        hf = super().write_config(model)
+        if c.factors.head == 0:
+            raise ValueError("multipliers.head=0 is not the inverse of a number")
+        return hf | {
+            "embedding_multiplier": c.factors.embedding,
+            "logits_scaling": 1 / c.factors.head,
+            "residual_multiplier": c.factors.down,
+            "attention_multiplier": c.attention.scale or hf["head_dim"] ** -0.5,
+        }
 
 
 def check_width(model: Backbone) -> None:

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from architectures.backbones.decoder import Decoder, DecoderConfig
 from architectures.backbones.hybrid import Hybrid, HybridConfig
 from architectures.backbones.multipliers import MultipliersConfig, ScaledLinear, scaled
 from architectures.layers.attention.config import AttentionConfig
@@ -57,6 +58,15 @@ def test_factors_are_those_of_weights_multiplied_by_them() -> None:
     state = ours.start(2, 9)
     steps = torch.cat([ours.step(tokens_BT[:, i : i + 1], state) for i in range(9)], dim=1)
     torch.testing.assert_close(steps, expected, rtol=1e-6, atol=1e-6)
+
+
+def test_a_decoder_without_factors_has_the_layers_of_one_with_all_of_them_one() -> None:
+    config = DecoderConfig(d_model=16, num_layers=2, attention=AttentionConfig(num_heads=2))
+    ones = replace(config, multipliers=MultipliersConfig())
+    for each in (config, ones):
+        model = Decoder(each, vocab_size=13, max_length=9)
+        assert not any(isinstance(part, ScaledLinear) for part in model.modules())
+    assert config.multipliers is None
 
 
 def test_a_bias_is_multiplied_by_what_follows_it_alone() -> None:

@@ -19,6 +19,7 @@ LLAMA3 = YARN | {"rope_type": "llama3", "low_freq_factor": 1.0, "high_freq_facto
 MSCALE = YARN | {"mscale": 0.7, "mscale_all_dim": 0.4}
 DYNAMIC = PLAIN | {"rope_type": "dynamic", "factor": 2.0}
 LONGROPE = PLAIN | {"rope_type": "longrope", "short_factor": [1.5] * 4, "long_factor": [2.5] * 4}
+PARTIAL_LONG = {"partial_rotary_factor": 1.0, "original_max_position_embeddings": 10}
 PARTIAL = PLAIN | {"partial_rotary_factor": 0.5}
 EARLY = {"type": "linear", "factor": 2.0}
 BY_LAYER = {F: YARN, S: PLAIN, "truncate": False}
@@ -79,6 +80,18 @@ BASES: dict[str, tuple[Settings, ...]] = {
         BIASES | UNTIED | {"rope_parameters": YARN},
     ),
     "phi3": ({}, {"sliding_window": None, "rope_parameters": PARTIAL}, TIED),
+    "phi3_longrope": ({}, {"sliding_window": 6, "rope_parameters": LONGROPE} | TIED),
+    "granite": (
+        {},
+        BIASES | TIED | {"rope_parameters": DYNAMIC, "max_position_embeddings": 10},
+        {"rope_parameters": LONGROPE | {"original_max_position_embeddings": 10}, "head_dim": 8},
+    ),
+    "phi": ({}, {"qk_layernorm": True} | TIED, {"rope_parameters": LONGROPE | PARTIAL_LONG}),
+    "cohere2": (
+        {},
+        UNTYPED | UNTIED | {"attention_bias": True},
+        {"layer_types": [F, S, S, F], "rope_parameters": DYNAMIC, "max_position_embeddings": 10},
+    ),
     "gemma3": (
         {},
         {"layer_types": [S, F, F, S, F, S]},
@@ -115,6 +128,7 @@ BASES: dict[str, tuple[Settings, ...]] = {
     "bart": ({}, {"scale_embedding": True}),
     "mbart": ({}, {"scale_embedding": True}),
     "bert": ({}, UNTIED),
+    "distilbert": ({}, UNTIED),
     "roberta": ({}, UNTIED),
     "xlm_roberta": ({},),
     "modernbert": (
@@ -127,6 +141,8 @@ BASES: dict[str, tuple[Settings, ...]] = {
 ROTARY = ("rope_theta", "rope_scaling", "partial_rotary_factor", "original_max_position_embeddings")
 EARLIER: dict[str, tuple[str, ...]] = {
     "gpt_neox": ("rotary_pct", "rotary_emb_base"),
+    "cohere2": ("sliding_window_pattern",),
+    "distilbert": ("hidden_size", "num_attention_heads", "num_hidden_layers"),
     "modernbert": ("global_attn_every_n_layers", "global_rope_theta", "local_rope_theta"),
     "gemma3": ("rope_local_base_freq", "sliding_window_pattern"),
     "gemma3_linear": ("rope_local_base_freq",),
@@ -180,7 +196,7 @@ VALUES: dict[str, tuple[Any, ...]] = {
     r"moe_intermediate_size": (11, 22),
     r"(moe_)?shared_expert_intermediate_size": (0, 11, 13, 22, 26),
     r"num_hidden_layers|n_layers?|num_(decoder_)?layers": (1, 2, 3, 4, 6),
-    r"hidden_size|d_model|n_embd|n_embed|embedding_dim": (16, 24, 64),
+    r"hidden_size|dim|d_model|n_embd|n_embed|embedding_dim": (16, 24, 64),
     r"expert_capacity": (1, 3, 64),
     r"max_position_embeddings|n_positions": (24, 40, 160),
     r"original_max_position_embeddings": (10, 80),
@@ -208,12 +224,17 @@ VALUES: dict[str, tuple[Any, ...]] = {
 }
 """Values of fields by their names; ``other_values`` has those of others."""
 FITTING: dict[str, list[Settings]] = {
-    "hidden_size": [{"num_heads": 8, "hidden_size": 64}, {"mamba_n_heads": 8, "hidden_size": 64}],
+    "hidden_size": [
+        {f"{heads}_heads": 8, "hidden_size": 64} for heads in ("num", "mamba_n", "num_attention")
+    ],
     "num_heads": [{"head_dim": 8, "num_heads": 8}],
     "mamba_n_heads": [{"mamba_d_head": 8, "mamba_n_heads": 8}],
     "mamba_d_head": [{"mamba_n_heads": 8, "mamba_d_head": 8}],
     "mamba_d_ssm": [{"mamba_n_heads": 6, "mamba_d_ssm": 96}],
-    "num_attention_heads": [{"num_key_value_heads": 2, "num_attention_heads": 2}],
+    "num_attention_heads": [
+        {"num_key_value_heads": 2, "num_attention_heads": 2},
+        {"hidden_size": 64, "num_attention_heads": 8},
+    ],
     "embedding_dim": [{"hidden_size": 128, "embedding_dim": 128}],
     "qk_dim_factor": [{"qk_dim_factor": 2.0}],
     "qk_rope_head_dim": [{"head_dim": REMOVED, "qk_head_dim": REMOVED, "qk_rope_head_dim": 12}],

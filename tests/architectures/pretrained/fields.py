@@ -43,7 +43,7 @@ NO_EFFECT = {
     r"|sparse_pred(iction|_ignore_index)|z_loss_coefficient|router_ignore_padding_tokens"
     r"|pretraining_tp|summary_\w+|gradient_checkpointing",
     "initialisation": r"initializer_(range|factor|cutoff_factor)|init_(std|device|method)"
-    r"|time_step_(min|max|floor|scale)|time_step_init_scheme|embedding_fraction",
+    r"|time_step_(min|max|floor|scale)|time_step_init_scheme|embedding_fraction|sinusoidal_pos_embds",
     "generation": r"\w+_token_id|use_cache|num_logits_to_keep",
     "computation": r"use_(mambapy|mamba_kernels|associative_scan|falcon_mambapy)|\w*chunk_size\w*"
     r"|slow_but_exact|deterministic_flash_attn|reorder_and_upcast_attn|residual_in_fp32|output_\w+|return_dict|attn_implementation"

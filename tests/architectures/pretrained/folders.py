@@ -110,6 +110,38 @@ DECODERS: dict[str, tuple[str, dict[str, Any], str]] = {
     ),
     "smollm3": ("SmolLM3", SIZES | {"num_hidden_layers": 4}, "gpt"),
     "phi3": ("Phi3", SIZES | {"sliding_window": 6}, "llama"),
+    "phi3_longrope": (
+        "Phi3",
+        SIZES
+        | {
+            "original_max_position_embeddings": 2,  # theirs decides by the longest prompt of a batch
+            "rope_parameters": {
+                "rope_type": "longrope",
+                "rope_theta": 500.0,
+                "partial_rotary_factor": 0.75,
+                "short_factor": [1.0, 1.1, 1.3],
+                "long_factor": [1.0, 2.0, 5.0],
+            },
+        },
+        "gpt",
+    ),
+    "granite": (
+        "Granite",
+        SIZES
+        | {
+            "embedding_multiplier": 3.0,
+            "logits_scaling": 2.0,
+            "residual_multiplier": 0.4,
+            "attention_multiplier": 0.3,
+        },
+        "gpt",
+    ),
+    "phi": ("Phi", SIZES, "gpt"),
+    "cohere2": (
+        "Cohere2",
+        SIZES | {"num_hidden_layers": 4, "sliding_window": 5, "logit_scale": 0.5},
+        "llama",
+    ),
     "gemma3": ("Gemma3Text", SIZES | {"head_dim": 8, "sliding_window": 5, "num_hidden_layers": 6}, "llama"),
     "gemma3_linear": (
         "Gemma3Text",
@@ -269,6 +301,11 @@ ENCODER_DECODERS: dict[str, tuple[str, dict[str, Any], str]] = {
 ENCODER = {key: value for key, value in SIZES.items() if key != "num_key_value_heads"}
 ENCODERS: dict[str, tuple[str, dict[str, Any], str]] = {
     "bert": ("Bert", ENCODER, "bart"),
+    "distilbert": (
+        "DistilBert",
+        {"dim": 32, "hidden_dim": 37, "n_layers": 2, "n_heads": 4, "max_position_embeddings": 80},
+        "bart",
+    ),
     "roberta": ("Roberta", ENCODER, "bart"),
     "xlm_roberta": ("XLMRoberta", ENCODER, "bart"),
     "modernbert": ("ModernBert", ENCODER | {"num_hidden_layers": 4, "local_attention": 6}, "bart"),

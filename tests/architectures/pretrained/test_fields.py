@@ -69,6 +69,7 @@ REFUSED_BESIDE: list[tuple[str, int, Settings]] = [
     ("nemotron_h", 0, {"mamba_dt_min": 0.5}),
     ("gpt_oss", 0, {"partial_rotary_factor": 0.25}),
     ("phi3", 0, {"rope_parameters": LONGROPE | {"short_factor": [1.5] * 4, "long_factor": [0.0] * 4}}),
+    ("granite", 2, {"partial_rotary_factor": 0.25}),  # theirs repeats the only frequency
 ]
 """The same, where others contradict them."""
 

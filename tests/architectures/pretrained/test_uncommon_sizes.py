@@ -22,7 +22,7 @@ NARROW = {"num_attention_heads": 3, "num_key_value_heads": 3, "hidden_size": 21,
 WIDE = {"num_attention_heads": 6, "num_key_value_heads": 3, "hidden_size": 21, "intermediate_size": 101}
 HEADS = (ONE_KEY | {"head_dim": 8}, NARROW | {"head_dim": 2})
 OFTEN = ("mistral", "qwen2", "qwen3", "olmo2", "mixtral", "qwen3_moe", "gpt_oss", "olmo3", "smollm3", "phi3")
-ATTENTION = (*OFTEN, "llama", "gemma2", "gemma3", "jamba", "nemotron_h", "qwen3_next")
+ATTENTION = (*OFTEN, "llama", "granite", "gemma2", "gemma3", "jamba", "nemotron_h", "qwen3_next")
 UNDIVIDED = ("mistral", "qwen2", "olmo3_yarn", "phi3", "jamba", "smollm3", "mixtral")
 """Without a width of heads: that of the model is divided by four, and rounded down."""
 SMALL = {"hidden_size": 21, "qk_nope_head_dim": 3, "qk_rope_head_dim": 2, "v_head_dim": 11}
@@ -59,6 +59,9 @@ CASES: list[tuple[str, dict[str, Any]]] = [
     ("mbart", {"encoder_attention_heads": 8, "encoder_ffn_dim": 5, "decoder_ffn_dim": 44}),
     ("mbart", {"d_model": 21, "encoder_attention_heads": 7, "decoder_attention_heads": 7}),
     ("bert", {"hidden_size": 21, "num_attention_heads": 3, "intermediate_size": 7}),
+    ("phi", ONE_KEY | {"partial_rotary_factor": 0.7}),
+    ("cohere2", ONE_KEY),
+    ("distilbert", {"dim": 21, "n_heads": 3, "hidden_dim": 7}),
     ("roberta", {"hidden_size": 21, "num_attention_heads": 7, "intermediate_size": 1}),
     ("xlm_roberta", {"hidden_size": 5, "num_attention_heads": 1, "intermediate_size": 3}),
     ("modernbert", {"hidden_size": 20, "num_attention_heads": 2, "intermediate_size": 1}),

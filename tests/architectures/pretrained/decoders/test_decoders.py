@@ -134,6 +134,31 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         | rope("longrope", 500.0, **LONG, partial_rotary_factor=0.75, attention_factor=1.3)
         | {"original_max_position_embeddings": 15},
     ),
+    "granite plain": ("Granite", GROUPED),
+    "granite factors": (
+        "Granite",
+        GROUPED
+        | {"embedding_multiplier": 3.0, "logits_scaling": 5.0, "residual_multiplier": 0.4}
+        | {"attention_multiplier": 0.7, "attention_bias": True, "mlp_bias": True},
+    ),
+    "granite tied": (
+        "Granite",
+        SIZES | YARN | {"tie_word_embeddings": True, "logits_scaling": 0.3, "attention_multiplier": 0.4},
+    ),
+    "phi half": ("Phi", EIGHT),
+    "phi norms": ("Phi", EIGHT | {"qk_layernorm": True, "num_key_value_heads": 1, "layer_norm_eps": 1e-2}),
+    "phi tied": ("Phi", EIGHT | {"tie_word_embeddings": True, "partial_rotary_factor": 0.75}),
+    "phi dynamic": (
+        "Phi",
+        EIGHT | rope("dynamic", factor=2.0, partial_rotary_factor=0.5) | {"max_position_embeddings": 11},
+    ),
+    "cohere2 plain": ("Cohere2", GROUPED | {"sliding_window": 6, "num_hidden_layers": 5}),
+    "cohere2 types": (
+        "Cohere2",
+        GROUPED
+        | {"sliding_window": 5, "layer_types": TYPES, "logit_scale": 1.5}
+        | {"attention_bias": True, "tie_word_embeddings": False},
+    ),
     "mpt five": ("Mpt", alibi(30, 5, 3)),
     "mpt twelve": ("Mpt", alibi(36, 12, 2, tie_word_embeddings=False)),
     "mpt scaled": ("Mpt", alibi(18, 2, 2, attn_config={"softmax_scale": 0.9})),
@@ -151,8 +176,8 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "deepseek v3 yarn": ("DeepseekV3", LATENT | DEEP_YARN | {"q_lora_rank": 11}),
 }
 ROUNDED = (
-    *("llama llama3", "llama yarn", "llama longrope", "llama dynamic", "phi3"),
-    *("gemma2", "mpt twelve", "bloom", "deepseek v2"),
+    *("llama llama3", "llama yarn", "llama longrope", "llama dynamic", "phi3", "phi dynamic", "granite tied"),
+    *("cohere2", "gemma2", "mpt twelve", "bloom", "deepseek v2"),
 )
 """Here angles, slopes or the scale of the embedding are rounded to float32, on their side or on both."""
 

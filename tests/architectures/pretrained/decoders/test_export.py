@@ -8,6 +8,7 @@ import torch
 import transformers as hf
 
 from architectures.backbones.decoder import Decoder, DecoderConfig
+from architectures.backbones.multipliers import MultipliersConfig
 from architectures.backbones.transformer import HeadConfig
 from architectures.layers.attention.config import AttentionConfig, LatentConfig
 from architectures.layers.block import BlockConfig
@@ -74,6 +75,25 @@ LONGROPE = RotaryScaling(
     short_factors=[1.0, 1.5, 2.0],
     long_factors=[1.0, 3.0, 5.0],
 )
+GRANITE = MultipliersConfig(embedding=3.0, head=0.2, attention_out=0.4, down=0.4)
+PHI = replace(
+    GPT2,
+    d_model=40,
+    positions=PositionsConfig(fraction=0.5),
+    block=replace(LAYERNORM, parallel=True, shared_norm=True),
+    head=HeadConfig(bias=True),
+)
+COHERE2 = replace(
+    BASE,
+    num_layers=3,
+    attention=replace(BASE.attention, window=5, layers=["local", "global", "local"]),
+    positions=PositionsConfig(interleaved=True, layers=["positional", "none", "positional"]),
+    block=BlockConfig(norm="layernorm_no_bias", parallel=True, shared_norm=True),
+    multipliers=MultipliersConfig(head=0.5),
+    tie_embeddings=True,
+)
+
+
 def scaled(config: DecoderConfig, scaling: RotaryScaling, base: float = 700.0) -> DecoderConfig:
     return replace(config, positions=replace(config.positions, scaling=scaling, base=base))
 
@@ -112,6 +132,13 @@ CASES: dict[str, tuple[DecoderConfig, type]] = {
         ),
         hf.Phi3ForCausalLM,
     ),
+    "granite": (
+        replace(attention(LLAMA, scale=0.3), multipliers=GRANITE, feedforward=FeedForwardConfig(bias=True)),
+        hf.GraniteForCausalLM,
+    ),
+    "phi": (PHI, hf.PhiForCausalLM),
+    "phi tied": (replace(attention(PHI, qk_norm="head"), tie_embeddings=True), hf.PhiForCausalLM),
+    "cohere2": (COHERE2, hf.Cohere2ForCausalLM),
     "mistral window": (MISTRAL, hf.MistralForCausalLM),
     "mistral multi-query": (attention(MISTRAL, num_kv_heads=1, window=2), hf.MistralForCausalLM),
     "mistral odd width": (replace(MISTRAL, d_model=31, tie_embeddings=True), hf.MistralForCausalLM),

@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,8 @@ from transformers import (
     BertConfig,
     BertForMaskedLM,
     BertForPreTraining,
+    DistilBertConfig,
+    DistilBertForMaskedLM,
     RobertaConfig,
     RobertaForMaskedLM,
     XLMRobertaConfig,
@@ -71,6 +74,26 @@ def test_reads_bert_and_roberta(
     with torch.no_grad():
         expected = theirs(input_ids=tokens_BT, token_type_ids=segments_BT).logits
         assert error(ours(tokens_BT, segments_BT=segments_BT).logits_BTV, expected) < tolerance
+
+
+DISTILLED: dict[str, dict[str, Any]] = {
+    "odd": {"dim": 30, "n_heads": 5, "n_layers": 3, "hidden_dim": 37},
+    "untied": {"dim": 21, "n_heads": 3, "n_layers": 2, "activation": "relu", "tie_word_embeddings": False},
+    "sinusoids": {"dim": 14, "n_heads": 1, "n_layers": 1, "sinusoidal_pos_embds": True},
+}
+
+
+@pytest.mark.parametrize("name", DISTILLED)
+@DTYPES
+def test_reads_and_writes_distilbert(name: str, dtype: torch.dtype, tolerance: float, tmp_path: Path) -> None:
+    config = DistilBertConfig(vocab_size=61, max_position_embeddings=27, **DISTILLED[name])
+    model = check_read(DistilBertForMaskedLM(config), tmp_path / "theirs", dtype, 19, tolerance)
+    assert model.max_length == 27
+    check_write(model, DistilBertForMaskedLM, tmp_path / "ours", 27, tolerance)
+    assert isinstance(model, Encoder)
+    other_norms = replace(model.config, norm_eps=1e-5)
+    with pytest.raises(ValueError, match=r"DistilBert: norm_eps=1e-05 \(not 1e-12\)"):
+        save_folder(Encoder(other_norms, vocab_size=61, max_length=27), tmp_path / "other")
 
 
 @pytest.mark.parametrize("cls", [BertForMaskedLM, RobertaForMaskedLM])
