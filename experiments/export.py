@@ -32,7 +32,7 @@ from tokenizers import Tokenizer as HFTokenizer
 from tokenizers.processors import TemplateProcessing
 
 from architectures.backbone import Capabilities
-from architectures.pretrained import read_folder_config, save_folder, stored_dtypes
+from architectures.pretrained import read_config_json, read_folder_config, save_folder, stored_dtypes
 from experiments.config.sections import plain_tree
 from experiments.config.structured import typed
 from experiments.data.tokenizers.folder_tokenizer import FolderTokenizer
@@ -67,7 +67,7 @@ def export(cfg: DictConfig) -> None:
         raise ConfigError(f"to={folder} exists: name a folder that does not exist yet")
     source = Path(config.run)
     saved = load_model(source, torch.device("cpu"))
-    original = None if saved.run is not None else json.loads((source / "config.json").read_text())
+    original = None if saved.run is not None else read_config_json(source)
     folder.parent.mkdir(parents=True, exist_ok=True)
     # Written to a temporary folder and moved, so that the folder has all its files or does not exist.
     with tempfile.TemporaryDirectory(prefix=".export.", dir=folder.parent) as temporary:

@@ -45,6 +45,9 @@ class Checkpoint(ABC):
     """Our class of its models."""
     model_types: ClassVar[tuple[str, ...]]
     """Values of ``model_type`` in config.json that belong to this family."""
+    wrappers: ClassVar[dict[str, str]] = {}
+    """Values of ``model_type`` of models that read images too, and the class of their language model, which
+    is of this family. Only the language model is loaded."""
     tie_key: ClassVar[str] = "tie_word_embeddings"
     """Key of config.json that makes the head the token table."""
     aliases: ClassVar[dict[str, str]] = {}

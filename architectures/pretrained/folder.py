@@ -17,7 +17,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from architectures.backbone import Backbone
-from architectures.pretrained.checkpoint import Blueprint, Checkpoint, families
+from architectures.pretrained.checkpoint import Blueprint, Checkpoint, families, supported_value
 from architectures.pretrained.hf_config import HFConfig, check_config, with_file_keys
 from architectures.pretrained.tensor_rules import Entry, FixedRow, Repeated, Rule, Unused
 
@@ -25,6 +25,8 @@ CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.
 DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 """Precisions by their names in safetensors."""
 LAYERS = ("num_hidden_layers", "num_layers", "n_layer", "n_layers", "decoder_layers", "num_blocks")
+SHARED = ("tie_word_embeddings", "dtype", "torch_dtype")
+"""Keys of a model that reads images which hold for its language model."""
 LARGEST_RATIO = 1000
 """Parameters per byte of tensors, above which tensors are not compared one by one."""
 MOST_NAMES = 100
@@ -118,12 +120,7 @@ def _equal(file: Any, name: str, other_file: Any, other_name: str) -> bool:
 
 def _family(path: Path) -> tuple[type[Checkpoint], HFConfig]:
     """Return the family of a folder, and the content of its config.json."""
-    try:
-        hf = json.loads((path / CONFIG).read_text())
-    except (OSError, ValueError, RecursionError) as error:
-        raise ValueError(f"{CONFIG} cannot be read: {error}") from None
-    if not isinstance(hf, dict):
-        raise ValueError(f"{CONFIG} cannot be read: it holds no object")
+    hf = read_config_json(path)
     model_type = hf.get("model_type")
     family_of = {name: family for family in families() for name in family.model_types}
     if not isinstance(model_type, str) or model_type not in family_of:
@@ -140,12 +137,38 @@ def _family(path: Path) -> tuple[type[Checkpoint], HFConfig]:
     return family, family.complete_config(family.without_aliases(hf), names)
 
 
+def read_config_json(path: Path) -> HFConfig:
+    """Return the content of config.json; of a model that also reads images, that of its language model.
+
+    Raises:
+        ValueError: the file cannot be read, or has no settings of a language model.
+    """
+    try:
+        hf = json.loads((path / CONFIG).read_text())
+    except (OSError, ValueError, RecursionError) as error:
+        raise ValueError(f"{CONFIG} cannot be read: {error}") from None
+    if not isinstance(hf, dict):
+        raise ValueError(f"{CONFIG} cannot be read: it holds no object")
+    family_of = {name: family for family in families() for name in family.wrappers}
+    model_type = hf.get("model_type")
+    if not isinstance(model_type, str) or model_type not in family_of:
+        return hf
+    family = family_of[model_type]
+    if not isinstance(hf.get("text_config"), dict):
+        raise ValueError(f"{CONFIG}: text_config={hf.get('text_config')!r} must be an object")
+    text = {"model_type": family.model_types[0]} | hf["text_config"]
+    supported_value(text, "model_type", *family.model_types)
+    shared = {key: value for key, value in hf.items() if key in SHARED or key.endswith("_token_id")}
+    # The full model decides whether the head is the token table, whatever text_config says.
+    return text | {"tie_word_embeddings": True, "architectures": [family.wrappers[model_type]]} | shared
+
+
 def _supported() -> str:
     """Return a list of the supported types of models, by the folder of this package that reads them."""
     groups: dict[str, list[str]] = {}
     for family in families():
         folder_name = family.__module__.removeprefix(f"{__package__}.").partition(".")[0].replace("_", " ")
-        groups.setdefault(folder_name, []).extend(family.model_types)
+        groups.setdefault(folder_name, []).extend((*family.model_types, *family.wrappers))
     return "Supported are " + "; ".join(
         f"{folder_name}: {', '.join(sorted(t))}" for folder_name, t in sorted(groups.items())
     )

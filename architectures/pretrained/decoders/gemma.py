@@ -79,14 +79,23 @@ class Gemma2(LlamaLike):
 
 
 class Gemma3(Gemma2):
-    """``Gemma3ForCausalLM``: Gemma 2 with norms of q and k instead of soft caps."""
+    """``Gemma3ForCausalLM``: Gemma 2 with norms of q and k instead of soft caps.
+
+    Of ``Gemma3ForConditionalGeneration``, which also reads images, the language model is loaded.
+    """
 
     model_types = ("gemma3_text",)
+    wrappers: ClassVar[dict[str, str]] = {"gemma3": "Gemma3ForCausalLM"}
+    ignored = (*Gemma2.ignored, r"^(model\.)?(vision_tower|multi_modal_projector)\.")
     architecture = "Gemma3ForCausalLM"
     defaults: ClassVar[HFConfig] = Gemma2.defaults | {
         "attn_logit_softcapping": None,
         "final_logit_softcapping": None,
         "sliding_window_pattern": 6,  # every sixth layer is global
+        # What text_config of published models lacks.
+        "num_attention_heads": 8,
+        "vocab_size": 262208,
+        "max_position_embeddings": 131072,
     }
 
     @classmethod
@@ -109,3 +118,11 @@ class Gemma3(Gemma2):
     def write_config(cls, model: Backbone) -> HFConfig:
         hf = super().write_config(model)
         return hf | {"rope_parameters": write_layer_rope(decoder_config(model).positions, hf["head_dim"])}
+
+    @classmethod
+    def current_name(cls, name: str) -> str:
+        """Rename the tensors of a language model inside of another model, of old files too."""
+        for prefix in ("model.language_model.", "language_model.model."):
+            if name.startswith(prefix):
+                return "model." + name.removeprefix(prefix)
+        return name.removeprefix("language_model.")
