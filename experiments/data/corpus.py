@@ -21,15 +21,20 @@ from experiments.data.document import Document
 from experiments.data.file_hashes import FileHashes
 from experiments.data.hub import read_hub
 from experiments.data.local_files import check_no_overlap, find_files, named_files, read_files
+from experiments.data.package_text import PACKAGE_CODE, PACKAGE_DOCS, VERSIONS, package_documents
 from experiments.data.python_docs import LIBRARY, REFERENCE, embedded_documents
 from experiments.runtime.errors import nearest
 
 SPLITS = ("train", "validation", "test")
 
 _EMBEDDED = {"embedded": "", "embedded_reference": REFERENCE, "embedded_library": LIBRARY}
-SOURCES = (*_EMBEDDED, "files", "hub")
+_PACKAGES = (PACKAGE_DOCS, PACKAGE_CODE)
+SOURCES = (*_EMBEDDED, *_PACKAGES, "files", "hub")
 _HELD_OUT_FRACTION = 0.05
 """Fraction of the documents carved for each of validation and test."""
+_PACKAGES_TEST_FRACTION = 0.12
+_PACKAGES_HELD_OUT_CHARACTERS = 2000
+"""The packages have few, long modules: more are test documents, of which only the beginning is used."""
 _GAP_FRACTION = 0.01
 _MOST_GAP = 1000
 """Characters, as a fraction of a document and at most, left out between two splits of one document."""
@@ -43,7 +48,8 @@ class CorpusConfig:
     """A source of text and its splits."""
 
     source: str = "embedded"
-    """``embedded`` (or its halves ``embedded_reference``, ``embedded_library``), ``files`` or ``hub``."""
+    """``embedded`` (or its halves ``embedded_reference``, ``embedded_library``), ``package_docs``,
+    ``package_code``, ``files`` or ``hub``."""
     paths: list[str] = field(default_factory=list)
     """Files or globs to train on (source=files): .txt, .md, .json, .jsonl, .parquet."""
     validation_paths: list[str] = field(default_factory=list)
@@ -97,6 +103,8 @@ class SourceIdentity(TypedDict):
     carved: list[str]
     python: NotRequired[str]
     """The version of the interpreter, whose documentation the text is."""
+    packages: NotRequired[dict[str, str]]
+    """The versions of the packages that the text is from."""
     files: NotRequired[dict[str, list[list[str]]] | list[list[str]]]
     """Name and hash of each file: of each split, or of a dataset's folder."""
 
@@ -117,6 +125,10 @@ def documents(config: CorpusConfig) -> Iterator[tuple[str, Document]]:
     for document in _source_documents(config, "train"):
         if cut:
             yield from _cut(document, carved)
+        elif config.source in _PACKAGES:
+            split = split_of(document.name, carved, _PACKAGES_TEST_FRACTION)
+            most = None if split == "train" else _PACKAGES_HELD_OUT_CHARACTERS
+            yield split, document._replace(text=document.text[:most])
         else:
             yield split_of(document.name, carved), document
     for split in ("validation", "test"):
@@ -125,12 +137,12 @@ def documents(config: CorpusConfig) -> Iterator[tuple[str, Document]]:
                 yield split, document
 
 
-def split_of(name: str, carved: Sequence[str]) -> str:
+def split_of(name: str, carved: Sequence[str], test_fraction: float = _HELD_OUT_FRACTION) -> str:
     """Return the split of a document or row of the training source, of which ``carved`` splits are taken."""
     position = int.from_bytes(hashlib.sha256(f"{_SALT}:{name}".encode()).digest()[:8], "big") / 2**64
-    if "test" in carved and position < _HELD_OUT_FRACTION:
+    if "test" in carved and position < test_fraction:
         return "test"
-    if "validation" in carved and _HELD_OUT_FRACTION <= position < 2 * _HELD_OUT_FRACTION:
+    if "validation" in carved and test_fraction <= position < test_fraction + _HELD_OUT_FRACTION:
         return "validation"
     return "train"
 
@@ -181,6 +193,8 @@ def _source_documents(config: CorpusConfig, split: str) -> Iterator[Document]:
             streaming=config.streaming,
             limit=config.max_documents,
         )
+    elif config.source in _PACKAGES:
+        yield from package_documents(config.source)
     else:
         prefix = _EMBEDDED[config.source]
         yield from (d for d in embedded_documents() if d.name.startswith(prefix))
@@ -206,6 +220,8 @@ def identity(config: CorpusConfig, cache: Path | None = None) -> SourceIdentity:
     hashes = FileHashes(cache)
     if config.source in _EMBEDDED:
         result["python"] = f"{platform.python_implementation()} {platform.python_version()}"
+    elif config.source in _PACKAGES:
+        result["packages"] = VERSIONS
     elif config.source == "files":
         check_no_overlap(_paths(config), content=hashes.of)
         # The names decide which documents are held out.

@@ -11,7 +11,7 @@ import ast
 import re
 import sysconfig
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 from pydoc_data.topics import topics
@@ -38,10 +38,14 @@ def embedded_documents() -> tuple[Document, ...]:
     Topics quote one another at length. Repeats go before the documents are
     split, so what is tested on was not trained on.
     """
-    seen: set[str] = set()
-    documents = []
     reference = [Document(REFERENCE + name, topics[name]) for name in sorted(topics)]
-    for document in [*reference, *_library()]:
+    return tuple(without_repeats([*reference, *_library()]))
+
+
+def without_repeats(documents: Iterable[Document]) -> Iterator[Document]:
+    """Return the documents without paragraphs of 40 characters or more that an earlier one has."""
+    seen: set[str] = set()
+    for document in documents:
         paragraphs = []
         for paragraph in re.split(r"\n\s*\n", document.text):
             plain = " ".join(paragraph.split())
@@ -50,8 +54,7 @@ def embedded_documents() -> tuple[Document, ...]:
                 if len(plain) >= _SHORTEST:
                     seen.add(plain)
         if paragraphs:
-            documents.append(Document(document.name, "\n\n".join(paragraphs).strip("\n") + "\n"))
-    return tuple(documents)
+            yield Document(document.name, "\n\n".join(paragraphs).strip("\n") + "\n")
 
 
 def _library() -> Iterator[Document]:
@@ -66,12 +69,12 @@ def _library() -> Iterator[Document]:
                 tree = ast.parse(path.read_bytes())
         except (SyntaxError, ValueError):
             continue  # a template or a file for another version, not a module of this one
-        text = "\n\n".join(_docstrings(tree))
+        text = "\n\n".join(module_docstrings(tree))
         if text.strip():
             yield Document(LIBRARY + relative.as_posix(), text)
 
 
-def _docstrings(node: ast.AST) -> Iterator[str]:
+def module_docstrings(node: ast.AST) -> Iterator[str]:
     """Docstrings of a module, its classes and functions, in source order."""
     if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
         docstring = ast.get_docstring(node)
@@ -79,4 +82,4 @@ def _docstrings(node: ast.AST) -> Iterator[str]:
             yield docstring
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.stmt | ast.ExceptHandler):
-            yield from _docstrings(child)
+            yield from module_docstrings(child)

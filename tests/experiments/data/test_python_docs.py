@@ -2,7 +2,7 @@ import ast
 import re
 
 from experiments.data.corpus import CorpusConfig, documents
-from experiments.data.python_docs import LIBRARY, REFERENCE, _docstrings, embedded_documents
+from experiments.data.python_docs import LIBRARY, REFERENCE, embedded_documents, module_docstrings
 
 
 def paragraphs(text):
@@ -58,4 +58,4 @@ if True:
         """in if"""
 '''
     expected = ["module", "class", "method", "inner", "in try", "in except", "in if"]
-    assert list(_docstrings(ast.parse(source))) == expected
+    assert list(module_docstrings(ast.parse(source))) == expected
