@@ -19,7 +19,13 @@ Array = npt.NDArray[np.float64]
 CONFIDENCE = 0.95
 
 SHARES = ("answer_accuracy", "accuracy", "macro_f1", "matthews", "entity_f1", "tag_accuracy", "exact_match")
-MARGINS = {"bits_per_byte": 0.002, "pearson": 0.01, "spearman": 0.01, **dict.fromkeys(SHARES, 0.01)}
+MARGINS = {
+    "bits_per_byte": 0.002,
+    "excess_bits": 0.002,
+    "pearson": 0.01,
+    "spearman": 0.01,
+    **dict.fromkeys(SHARES, 0.01),
+}
 """Equivalence margin of each metric; 0 (never equivalent) for metrics not listed. ``study.margin`` overrides
 it."""
 

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from architectures.backbone import Backbone
+from experiments.objectives.decoding.sampling import SamplingConfig
 from experiments.objectives.objective import Objective, Score
 from experiments.runtime.device import inference
 from experiments.runtime.errors import DataError
@@ -32,8 +33,9 @@ from experiments.tasks.metrics import (
     cluster_totals,
     nats_to_bits,
     ratio_standard_error,
+    split_metrics,
 )
-from experiments.tasks.task import UNIFORM, Task
+from experiments.tasks.task import EXCESS_BITS, UNIFORM, Task
 
 EVALUATION_SEED = 0
 """Seed of evaluation for all seeds of runs: they use the same examples and masks."""
@@ -48,6 +50,9 @@ FIRST_EXAMPLES, MOST_EXAMPLES = 2_000, 10_000
 """Examples of a generated task: enough to bring the standard error to ``POINTS``. ``MOST_EXAMPLES`` is
 enough for any accuracy, because no fraction has a standard deviation above 1/2."""
 POINTS = 0.005
+PROMPTS = 200
+"""Prompts that a model completes, where texts are judged as valid or not."""
+VALID = "valid_continuations"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,6 +165,8 @@ def measure(
             if slices is not None and result.by_token is not None:
                 texts = slices.task.window_texts(split, EVALUATION_SEED, start, stop - start)
                 sums_BK = slices.sums(batch, result.by_token, texts)
+            if batch.true_nats_B is not None and result.nats_B is not None:
+                result = replace(result, nats_B=result.nats_B - batch.true_nats_B)
             batch_scores.append(replace(result, cluster_B=batch.cluster_B, by_token=None, slices_BK=sums_BK))
         return batch_scores
 
@@ -176,7 +183,41 @@ def measure(
             metrics[0], slices=slices.totals(sums_NK, _joined([s.cluster_B for s in scores]))
         )
     metrics += objective.summarise(records, split) if records else []
+    if split == "test":
+        with inference(model, device, precision):
+            metrics += valid_continuations(model, objective, task, batch_size)
     return [_with_setting(metric, task, available) for metric in metrics]
+
+
+def valid_continuations(model: Backbone, objective: Objective, task: Task, batch_size: int) -> list[Metric]:
+    """Return the fraction of the prompts of a task's test split that a model completes to valid texts.
+
+    Tokens are sampled from the distribution of the model. Empty if the task has no prompts.
+    """
+    prompts = task.prompts("test", EVALUATION_SEED, PROMPTS)
+    continuations = []
+    for start in range(0, len(prompts), batch_size):
+        rows = prompts[start : start + batch_size]
+        continuations += objective.sample(
+            model,
+            rows,
+            max_tokens=task.sequence_length - max(map(len, rows)),
+            generators=[example_generator("test", start + row) for row in range(len(rows))],
+            sampling=SamplingConfig(),
+            stop=task.stops,
+        )
+    if not prompts:
+        return []
+    texts = [[*prompt, *tokens] for prompt, tokens in zip(prompts, continuations, strict=True)]
+    is_valid_N = np.array([task.is_valid(text) for text in texts], dtype=np.float64)
+    return split_metrics(
+        {VALID: lambda index_N: float(is_valid_N[index_N].mean())},
+        len(texts),
+        "test",
+        first=VALID,
+        unit="share",
+        estimator="completed texts that are valid, sampled at temperature 1",
+    )
 
 
 def first_examples(task: Task, split: str, examples: int | None) -> int:
@@ -248,6 +289,9 @@ def summarise(scores: list[Score], objective: Objective, split: str, available: 
         standard_error=math.nan,
         items=items,
     )
+    if objective.task.metric == EXCESS_BITS:
+        averaging = "micro: all bits over all tokens"
+        metric = replace(metric, name=EXCESS_BITS, unit="bits/token", averaging=averaging)
     has_documents = any(s.cluster_B is not None for s in scores)
     groups = DOCUMENTS if has_documents else JACKKNIFE_GROUPS
     return _with_errors(metric, nats_to_bits(nats_N), bytes_N, cluster_N, available, groups)

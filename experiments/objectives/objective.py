@@ -23,7 +23,7 @@ from architectures.kernels.pointwise import cross_entropy
 from experiments.data.tokenizers.vocabulary import Vocabulary
 from experiments.runtime.errors import DataError
 from experiments.tasks.metrics import Likelihood, Metric
-from experiments.tasks.task import Batch, Task
+from experiments.tasks.task import EXCESS_BITS, Batch, Task
 
 if TYPE_CHECKING:
     from experiments.objectives.decoding.prefill import PrefillState
@@ -163,6 +163,8 @@ class Objective(ABC):
     """False where training views are deterministic; the view of a subset is then part of the full view."""
     targets: ClassVar[str] = "tokens"
     """The type of targets it learns to predict; must be the task's ``targets``."""
+    full_likelihood: ClassVar[bool] = False
+    """True where the likelihood is that of all tokens of a text, exact or a bound."""
 
     def __init__(self, config: object, task: Task) -> None:
         self.config = config
@@ -182,9 +184,11 @@ class Objective(ABC):
     @classmethod
     def incompatibility(cls, task: type[Task]) -> str | None:
         """Return None if the objective can train on the task; else the reason."""
-        if task.targets == cls.targets:
-            return None
-        return f"the task has {task.targets}, the objective learns {cls.targets}"
+        if task.targets != cls.targets:
+            return f"the task has {task.targets}, the objective learns {cls.targets}"
+        if getattr(task, "metric", None) == EXCESS_BITS and not cls.full_likelihood:
+            return "the task is scored by the probability of all tokens of a text, the objective has none"
+        return None
 
     def make_readout(self, backbone: Backbone) -> nn.Module | None:
         """Return the readout to attach (``Backbone.attach_readout``); None where logits are enough."""

@@ -4,13 +4,14 @@ archbench tasks task=recall
 archbench tasks -m 'task=glob(*)'
 
 A score tells models apart where the oracle, which reads only what a model sees, reaches 1.000, and the
-shallow baselines do not. Tasks with examples from text or images are left out.
+shallow baselines do not. Of languages, the bits of n-gram models above those of the exact probability are
+printed. Tasks with examples from text or images are left out.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,7 @@ from experiments.config.hydra_app import start
 from experiments.runtime.errors import ConfigError
 
 if TYPE_CHECKING:
+    from experiments.tasks.metrics import Reference
     from experiments.tasks.probes.probe import Probe
 
 ORACLE_EXAMPLES = 200
@@ -93,7 +95,22 @@ def render(checks: Sequence[TaskCheck]) -> rich.table.Table:
     return table
 
 
+def render_languages(references: Mapping[str, Sequence[Reference]]) -> rich.table.Table:
+    """Return a table with the reference lines of each language, in bits per token above the exact ones."""
+    table = rich.table.Table(
+        title="Languages: excess bits of reference lines", title_justify="left", box=rich.box.SIMPLE
+    )
+    for name in ("task", "line", "excess bits", "note"):
+        table.add_column(name, justify="right" if name == "excess bits" else "left", overflow="fold")
+    for task, lines in references.items():
+        for line in lines:
+            table.add_row(task, line.name, f"{line.value:.3f}", line.note)
+    return table
+
+
 _checks: list[TaskCheck] = []
+_languages: dict[str, list[Reference]] = {}
+"""Reference lines of languages whose probabilities are known, by the name of the task."""
 _left_out: list[str] = []
 """Tasks with examples that are not generated."""
 
@@ -102,13 +119,17 @@ def main() -> None:
     """Run the command: check every task of the command line, print the table, fail where an oracle fails."""
     sys.argv.append("hydra/launcher=basic")  # one process: the rows are gathered here
     start(_collect, "task_check")
-    if not _checks and not _left_out:
+    if not _checks and not _languages and not _left_out:
         return  # only --help or --cfg was requested
-    if not _checks:
+    if not _checks and not _languages:
         sys.stderr.write("error: no generated task was chosen: take one such as task=recall\n")
         sys.exit(ConfigError.exit_code)
-    rich.console.Console(highlight=False, width=None if sys.stdout.isatty() else 150).print(render(_checks))
-    print(f"(!) a shallow baseline reaches {SOLVED:.0%} or more.")
+    console = rich.console.Console(highlight=False, width=None if sys.stdout.isatty() else 150)
+    if _checks:
+        console.print(render(_checks))
+        print(f"(!) a shallow baseline reaches {SOLVED:.0%} or more.")
+    if _languages:
+        console.print(render_languages(_languages))
     failed = [check.task for check in _checks if check.oracle < 1]
     if failed:
         sys.stderr.write(f"error: the oracle does not reach 100% on {', '.join(failed)}\n")
@@ -119,11 +140,13 @@ def _collect(cfg: DictConfig) -> None:
     """Check the task of one composed configuration."""
     from experiments.config.structured import component
     from experiments.tasks.probes.probe import Probe
-    from experiments.tasks.task import Task
+    from experiments.tasks.task import EXCESS_BITS, Task
 
     task_class, config = component({"task": OmegaConf.to_container(cfg.task, resolve=True)}, "task", Task)  # type: ignore[type-abstract]
     if issubclass(task_class, Probe):
         _checks.append(check_task(cfg.names.task, task_class(config)))  # type: ignore[call-arg]
+    elif getattr(task_class, "metric", None) == EXCESS_BITS:
+        _languages[cfg.names.task] = task_class(config).references()  # type: ignore[call-arg]
     else:
         _left_out.append(cfg.names.task)
 

@@ -56,6 +56,9 @@ class Batch:
     cluster_B: Tensor | None = None
     """The group (int64) of examples that each belongs to, such as its document; None where every example
     is a group. Standard errors are over groups."""
+    true_nats_B: Tensor | None = None
+    """-log p of the scored tokens of each example (float64) under the distribution that generated them, where
+    that is known. The score is then the bits above it (``EXCESS_BITS``)."""
 
     def with_rows(self, chosen_B: Tensor, replacement: Batch) -> Batch:
         """Return the batch with the chosen rows replaced by those of a batch with the same fields."""
@@ -75,6 +78,8 @@ class Batch:
         return Batch(**parts)
 
 
+EXCESS_BITS = "excess_bits"
+"""Name of the score of a language whose distribution is known: bits per token above those of that."""
 UNIFORM = "uniform"
 """Name of the reference that gives every token of the vocabulary the same probability."""
 
@@ -150,3 +155,14 @@ class Task(ABC):
     def references(self) -> list[Reference]:
         """Return reference lines, printed with every model's score."""
         return []
+
+    stops: Sequence[int] = ()
+    """Tokens that end a text of ``prompts``."""
+
+    def prompts(self, split: str, seed: int, count: int) -> list[list[int]]:
+        """Return beginnings of texts; what models make of them is judged by ``is_valid``. None by default."""
+        return []
+
+    def is_valid(self, text: Sequence[int]) -> bool:
+        """Return True if a completed text, its prompt and end token included, is one of the language."""
+        raise AssertionError(f"{type(self).__name__} has no prompts")

@@ -99,6 +99,7 @@ class MaskedDiffusion(UnmaskingObjective):
     Config = MaskedDiffusionConfig
     config: MaskedDiffusionConfig
     gives_time = True
+    full_likelihood = True
 
     def __init__(self, config: MaskedDiffusionConfig, task: Task) -> None:
         super().__init__(config, task)

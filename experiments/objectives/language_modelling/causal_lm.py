@@ -47,6 +47,7 @@ class CausalLM(Objective):
     Config = CausalLMConfig
     config: CausalLMConfig
     draws = False
+    full_likelihood = True
     likelihood = Likelihood(kind="exact", estimator="chain rule", samples=1)
 
     @classmethod

@@ -23,6 +23,15 @@ def test_a_choice_of_none_is_one_message() -> None:
     assert done.stderr == "error: no generated task was chosen: take one such as task=recall\n"
 
 
+def test_the_lines_of_a_language_are_printed_without_a_probe() -> None:
+    done = commands.run("tasks", "task=lano")
+    assert done.returncode == 0, done.stderr
+    rows = [line.split() for line in done.stdout.splitlines() if line.strip().startswith("lano")]
+    assert [row[1] for row in rows] == ["uniform", "unigram", "shallow:", "grammar"]
+    assert rows[-1][2] == "0.000"
+    assert "Task check" not in done.stdout
+
+
 class Blind(Recall):
     """An oracle that always says the first value."""
 
