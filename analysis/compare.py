@@ -11,7 +11,8 @@ row for each run), table.csv, table.md and table.tex (a row for each model), pai
 models that are compared), slices.csv (a row for each slice of a text of each model), task_grid.csv and
 task_grid.md (all tasks, with the 95% Wilson interval of each rate of solving), verdicts.svg and verdicts.png
 (each model's difference from the baseline, with its 95% interval) and compare.html, a page with all figures,
-which opens without a network; against.svg too, where the study has study.against.
+which opens without a network; against.svg too, where the study has study.against; capacity.csv and
+a figure for each ladder, capacity_LADDER.svg and .png, where it has study.ladder.
 
 With probes=, the order of models on each of those workloads is correlated with their order in this study, and
 bridge.csv, bridge.md and bridge.svg are written.
@@ -29,6 +30,7 @@ from rich.console import Console
 
 from analysis.figures.against import against_figure
 from analysis.figures.bridge import bridge_figure
+from analysis.figures.capacity import capacity_figures
 from analysis.figures.files import FILE_FORMATS, figure_bytes
 from analysis.figures.matplotlib_export import printed
 from analysis.figures.verdicts import verdict_figure
@@ -37,6 +39,7 @@ from analysis.load.study import load_history, load_study
 from analysis.report.page import Findings, find, render_page
 from analysis.speed.rows import load_all_modes
 from analysis.stats.bridge import bridge
+from analysis.stats.capacity import capacity_frame, rungs
 from analysis.stats.comparisons import comparisons
 from analysis.stats.targets.steps_to_loss import with_steps
 from analysis.stats.text_slices import slice_table
@@ -163,6 +166,11 @@ def publish(comparison: Comparison) -> None:
     if not grid.empty:
         contents["task_grid.csv"] = csv_text(with_warnings(grid, warnings))
         contents["task_grid.md"] = grid_markdown(grid, warnings)
+    if not (ladders := rungs(comparison.frame)).empty:
+        contents["capacity.csv"] = csv_text(with_warnings(capacity_frame(ladders), warnings))
+        for name, figure in capacity_figures(ladders).items():
+            for kind in ("svg", "png"):
+                contents[f"capacity_{name}.{kind}"] = figure_bytes(figure, kind)
     if comparison.correlations is not None:
         contents["bridge.csv"] = csv_text(comparison.correlations)
         contents["bridge.md"] = bridge_markdown(comparison.correlations)

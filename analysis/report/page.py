@@ -20,6 +20,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from analysis.figures.against import against_figure
+from analysis.figures.capacity import capacity_figures
 from analysis.figures.contexts import further_curves, position_curves, read_positions, recall_maps
 from analysis.figures.curves import AXES, learning_curves
 from analysis.figures.scores import final_scores, forest, profiles
@@ -37,12 +38,12 @@ from analysis.speed.curves import roof_notes, roofline_grid, speed_curves
 from analysis.speed.panels import largest_curves, largest_grid, memory_curves, sampling_curves
 from analysis.speed.rows import given
 from analysis.stats.arms import TASK_SCALE, matched_line
+from analysis.stats.capacity import rungs
 from analysis.stats.comparisons import comparisons
 from analysis.stats.extra_tests import published
 from analysis.stats.learning_rates.sensitivity import rate_notes, rate_optima, rate_runs
 from analysis.stats.ranking.ranks import baseline_gains, levels_reached
 from analysis.stats.run_costs import cost_grid, stability_grid
-from analysis.stats.targets.performance_profile import across_tasks, profile_grid
 from analysis.stats.text_slices import slice_table
 from analysis.stats.versus_baseline import with_differences
 from analysis.stats.warnings import study_warnings
@@ -50,7 +51,7 @@ from analysis.tables.format import flops
 from analysis.tables.headings import counts_line, joined_lines, study_name, verdict
 from analysis.tables.sentences import answers
 from analysis.tables.slices import slice_grids
-from analysis.tables.text import more_tables
+from analysis.tables.text import grids_over_tasks, more_tables
 from experiments.runtime.secrets import printable
 from experiments.tasks.metrics import LIKELIHOOD_TYPES
 
@@ -177,9 +178,7 @@ def _sections(frame: pd.DataFrame, history: pd.DataFrame, content: Findings) -> 
         "verdict_tables": tables.verdict_tables(frame),
         "further_tables": [grid for names in task_scales for grid in more_tables(frame, *names)],
         "slice_tables": list(slice_grids(slice_table(frame))),
-        "tables_over_tasks": [
-            profile_grid(rows) for _, rows in across_tasks(frame).groupby("scale", sort=True)
-        ],
+        "tables_over_tasks": grids_over_tasks(frame),
         "stability_table": stability_grid(frame, history),
         "cost_table": cost_grid(frame),
         "speed_table": tables.speed_table(frame),
@@ -195,8 +194,19 @@ def _sections(frame: pd.DataFrame, history: pd.DataFrame, content: Findings) -> 
             for line, law in content.laws.items()
         ],
         "against": None if image is None else inline_svg(image.decode()),
+        "capacities": _capacities(frame),
         "published": published(frame),
     }
+
+
+def _capacities(frame: pd.DataFrame) -> list[Markup]:
+    """Return the figure of each ladder of the study."""
+    if (ladders := rungs(frame)).empty:
+        return []
+    from analysis.figures.files import figure_bytes  # imports Matplotlib, which is slow
+
+    figures = capacity_figures(ladders).values()
+    return [inline_svg(figure_bytes(figure, "svg").decode()) for figure in figures]
 
 
 def inline_svg(svg: str) -> Markup:

@@ -20,6 +20,7 @@ from analysis.stats import against_variable as against
 from analysis.stats import likelihood_gap as gap
 from analysis.stats import solve_rates as solved
 from analysis.stats.arms import TASK_SCALE, arm_table
+from analysis.stats.capacity import capacity_grids, rungs
 from analysis.stats.comparisons import comparisons
 from analysis.stats.extra_tests import further_grid, further_scores, published
 from analysis.stats.grid import Grid
@@ -86,8 +87,7 @@ def study_text(frame: pd.DataFrame, *, wide: bool = False) -> RenderableType:
         parts += [_wrapped(line) for line in how_compared(pairs[in_table])]
         parts += [_wrapped(f"No room for {', '.join(left_out)}: add --wide.")] * bool(left_out)
         parts += [part for grid in more_tables(frame, str(task), str(scale)) for part in _rich_grid(grid)]
-    for _, rows in across_tasks(frame).groupby("scale", sort=True):
-        parts += _rich_grid(profile_grid(rows))
+    parts += [part for grid in grids_over_tasks(frame) for part in _rich_grid(grid)]
     parts += [_wrapped(f"\n{COLUMNS_NOTE}")]
     return Group(*parts, *(_wrapped(f"\nPublished: {line}") for line in published(frame)))
 
@@ -165,8 +165,7 @@ def render_markdown(frame: pd.DataFrame, *, wide: bool = False) -> str:
         for grid in more_tables(frame, str(task), str(scale)):
             lines += ["", f"### {escaped(grid.title)}", "", *markdown.table(grid.head, grid.rows)]
             lines += ["", escaped(grid.note)] * bool(grid.note)
-    for _, rows in across_tasks(frame).groupby("scale", sort=True):
-        grid = profile_grid(rows)
+    for grid in grids_over_tasks(frame):
         lines += ["", f"## {escaped(grid.title)}", "", *markdown.table(grid.head, grid.rows), "", grid.note]
     lines += ["", COLUMNS_NOTE]
     lines += ["", "## Published"] * bool(published(frame))
@@ -204,6 +203,12 @@ def markdown_table(rows: pd.DataFrame, *, wide: bool = False) -> list[str]:
         cells = [escaped(cell) for cell in row.filled]
         lines.append(markdown.row([*cells, *[""] * (len(columns) - len(cells))]))
     return lines
+
+
+def grids_over_tasks(frame: pd.DataFrame) -> list[Grid]:
+    """Return the tables about multiple tasks: performance profiles, and the capacities on each ladder."""
+    profiles = [profile_grid(rows) for _, rows in across_tasks(frame).groupby("scale", sort=True)]
+    return [*profiles, *capacity_grids(rungs(frame))]
 
 
 def more_tables(frame: pd.DataFrame, task: str, scale: str) -> list[Grid]:

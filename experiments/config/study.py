@@ -43,6 +43,18 @@ PROTOCOLS = ("1.0",)
 """Versions of the rules of tuning and verdicts."""
 
 
+@dataclass(kw_only=True)  # as above
+class LadderConfig:
+    """The place of a run on a ladder of difficulties of one task."""
+
+    name: str = MISSING
+    """Name of the ladder."""
+    difficulty: float = MISSING
+    """Difficulty of the run, such as a number of pairs."""
+    unit: str = MISSING
+    """What the difficulty counts, in words."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class StudyConfig:
     """Settings of the analysis of a study; ``tuned`` and ``values`` affect its runs."""
@@ -61,6 +73,8 @@ class StudyConfig:
     """A table of scores against a numeric column of the results frame, such as ``training_epochs``."""
     solved: float | None = None
     """A table of the fraction of seeds that reach this accuracy."""
+    ladder: LadderConfig | None = None
+    """A table of the largest difficulty that each model solves: at an accuracy of ``solved``, 0.9 if null."""
     steps_to: str | None = None
     """A table of the steps in which each model reaches the final score of this model."""
     published: list[str] = field(default_factory=list)

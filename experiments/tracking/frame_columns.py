@@ -123,6 +123,12 @@ class RunColumns(BaseModel):
     """Model with the final score that all models are timed to (``study.steps_to``)."""
     solved: float
     """The accuracy from which on a task counts as solved (``study.solved``)."""
+    ladder: str | None
+    """``study.ladder.name``."""
+    difficulty: float
+    """``study.ladder.difficulty``."""
+    difficulty_unit: str | None
+    """``study.ladder.unit``."""
     shared_seeds: bool
     """``study.shared_seeds``."""
     margin: float
