@@ -35,7 +35,7 @@ from experiments.tasks.metrics import (
     ratio_standard_error,
     split_metrics,
 )
-from experiments.tasks.task import EXCESS_BITS, UNIFORM, Task
+from experiments.tasks.task import EXCESS_BITS, STORED_BITS, UNIFORM, Facts, Task
 
 EVALUATION_SEED = 0
 """Seed of evaluation for all seeds of runs: they use the same examples and masks."""
@@ -183,10 +183,38 @@ def measure(
             metrics[0], slices=slices.totals(sums_NK, _joined([s.cluster_B for s in scores]))
         )
     metrics += objective.summarise(records, split) if records else []
+    if task.knowledge is not None:
+        metrics = [*stored_bits(scores, task.knowledge, model.parameters_by_part().total, split), *metrics]
     if split == "test":
         with inference(model, device, precision):
             metrics += valid_continuations(model, objective, task, batch_size)
     return [_with_setting(metric, task, available) for metric in metrics]
+
+
+def stored_bits(scores: list[Score], facts: Facts, parameters: int, split: str) -> list[Metric]:
+    """Return the bits of all facts that a model stores, and these for each of its parameters.
+
+    A model stores the information of a fact minus the cross-entropy of its answer. If a part of the split was
+    scored, its mean stands for all facts.
+    """
+    bits_N = facts.bits * facts.per_example - nats_to_bits(_joined([s.nats_B for s in scores]))
+    examples = facts.count / facts.per_example
+    (total,) = split_metrics(
+        {STORED_BITS: lambda index_N: float(bits_N[index_N].mean() * examples)},
+        len(bits_N),
+        split,
+        first=STORED_BITS,
+        unit="bits",
+        estimator="information minus cross-entropy of the answers, all of them hidden",
+    )
+    each = replace(
+        total,
+        name=f"{STORED_BITS}_per_parameter",
+        unit="bits/parameter",
+        value=total.value / parameters,
+        standard_error=total.standard_error / parameters,
+    )
+    return [total, each]
 
 
 def valid_continuations(model: Backbone, objective: Objective, task: Task, batch_size: int) -> list[Metric]:

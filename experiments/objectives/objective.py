@@ -133,7 +133,8 @@ class Score:
     """Scores of each sequence of a batch; float64, so that sums are exact enough."""
 
     nats_B: Tensor | None = None
-    """Estimated -log p (or the bound, or the pseudo-likelihood) of the scored text."""
+    """Estimated -log p (or the bound, or the pseudo-likelihood) of the scored text; of all answers, each
+    given the context, where they are facts."""
     bytes_B: Tensor | None = None
     """Bytes that ``nats_B`` is about."""
     accuracy_B: Tensor | None = None
@@ -241,10 +242,14 @@ class Objective(ABC):
             return self.likelihood_score(model, batch, generators)
         device = next(model.parameters()).device
         view = self.answer_view(batch).to(device)
-        guess_BT = self.logits(view.run(model), view).argmax(-1)
-        correct = (guess_BT == view.target_BT) & (view.weight_BT > 0)
-        accuracy = correct.double().sum(1) / (view.weight_BT > 0).double().sum(1)
-        return Score(accuracy_B=accuracy.cpu())
+        logits_BTV, is_answer_BT = self.logits(view.run(model), view), view.weight_BT > 0
+        correct = (logits_BTV.argmax(-1) == view.target_BT) & is_answer_BT
+        accuracy = correct.double().sum(1) / is_answer_BT.double().sum(1)
+        nats_B = None
+        if self.task.knowledge is not None:
+            nats_BT = F.cross_entropy(logits_BTV.float().mT, view.target_BT, reduction="none")
+            nats_B = nats_BT.masked_fill(~is_answer_BT, 0).double().sum(1).cpu()
+        return Score(accuracy_B=accuracy.cpu(), nats_B=nats_B)
 
     def summarise(self, records: Sequence[Any], split: str) -> list[Metric]:
         """Compute the metrics of a split from the records of its sequences in order, the table's first."""

@@ -80,8 +80,20 @@ class Batch:
 
 EXCESS_BITS = "excess_bits"
 """Name of the score of a language whose distribution is known: bits per token above those of that."""
+STORED_BITS = "stored_bits"
+"""Name of the score of random facts: the bits of them that a model stores."""
 UNIFORM = "uniform"
 """Name of the reference that gives every token of the vocabulary the same probability."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Facts:
+    """Random facts that a model is to store. The test split asks once for each."""
+
+    count: int
+    per_example: int
+    bits: float
+    """Information of one fact."""
 
 
 class Task(ABC):
@@ -107,6 +119,9 @@ class Task(ABC):
 
     blank: ClassVar[int | None] = None
     """The padding token on the left of sequences shorter than ``sequence_length``, if any."""
+
+    knowledge: Facts | None = None
+    """The facts that the answers are; None where answers follow from the context."""
 
     levels: int = 0
     """The tokens 0 to ``levels`` - 1 are brightness in equal steps; 0 where tokens are not numeric."""

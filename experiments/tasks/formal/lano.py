@@ -77,6 +77,7 @@ class Lano(Generated):
     Config = LanoConfig
     generator = "lano-1"
     metric = EXCESS_BITS
+    stops = (END,)
 
     def __init__(self, config: LanoConfig) -> None:
         self.config = config
@@ -134,10 +135,6 @@ class Lano(Generated):
     def is_valid(self, text: Sequence[int]) -> bool:
         sentence = list(text)
         return END in sentence and self.grammar.parses(sentence[: sentence.index(END)])
-
-    @property
-    def stops(self) -> tuple[int, ...]:
-        return (END,)
 
     def references(self) -> list[Reference]:
         items = num_scored(self)
