@@ -43,7 +43,7 @@ PROTOCOLS = ("1.0",)
 """Versions of the rules of tuning and verdicts."""
 
 
-@dataclass(kw_only=True)  # as above
+@dataclass(kw_only=True)  # not frozen, as above
 class LadderConfig:
     """The place of a run on a ladder of difficulties of one task."""
 
