@@ -165,9 +165,11 @@ def _run_row(folder: Path, contents: Mapping[str, bytes | None], corrupt: int) -
         row[f"device_{name}"] = None if value is None else str(value)
     row |= {name: SORTED.encode(getattr(provenance, name, {})) for name in ("code", "versions", "kernels")}
     row["command"] = getattr(provenance, "command", None)
+    protocol = study_keys.get("study.protocol")  # 1.0 is a number where it was typed without quotes
     row |= {
+        "protocol": None if protocol is None else str(protocol),
         "published": json.dumps(study_keys.get("study.published") or []),
-        **{name: study_keys.get(f"study.{name}") for name in ("protocol", "baseline", "against", "steps_to")},
+        **{name: study_keys.get(f"study.{name}") for name in ("baseline", "against", "steps_to")},
         "solved": _number(study_keys.get("study.solved")),
         "ladder": study_keys.get("study.ladder.name"),
         "difficulty": _number(study_keys.get("study.ladder.difficulty")),

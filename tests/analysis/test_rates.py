@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from analysis import rates
+from analysis.load.study import load_study
 from analysis.rates import main
 
 
@@ -112,7 +113,7 @@ def test_a_protocol_searches_until_each_best_rate_is_bracketed(
         loss = 2.3 + 0.3 * math.log10(rate / optimum) ** 2 + 0.001 * seed
         digest = f"{rate:.4f}{backbone[0]}".replace(".", "")
         folder = write_run(backbone, seed, loss, study="rates", digest=digest)
-        config = {"optimizer": {"learning_rate": rate}, "study": {"protocol": "1.0"}}
+        config = {"optimizer": {"learning_rate": rate}, "study": {"protocol": 1.0}}  # as typed
         (folder / "config.yaml").write_text(yaml.safe_dump(config))
 
     def train(words: list[str]) -> CompletedProcess[str]:
@@ -139,6 +140,7 @@ def test_a_protocol_searches_until_each_best_rate_is_bracketed(
     assert mamba[-2:] == ["7", "0.027"]  # trials, sensitivity
     written = yaml.safe_load((tmp_path / "runs" / "rates" / "analysis" / "rates.yaml").read_text())
     assert written["seeds"] == [100, 101]
+    assert set(load_study(tmp_path / "runs", "rates")["protocol"]) == {"1.0"}
     chosen = {arm["backbone"]: (arm["learning_rate"], arm["bracketed"]) for arm in written["arms"]}
     assert chosen == {"decoder": (0.003, True), "mamba": (0.018, True)}
 
