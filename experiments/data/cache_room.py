@@ -53,8 +53,10 @@ def work_folder(destination: Path) -> Iterator[Path]:
     remove_leftovers(destination.parent)
     work = Path(tempfile.mkdtemp(prefix=f".{destination.name}-", dir=destination.parent))
     try:
-        with (work / LOCK).open("w") as lock:
+        new = work / f"{LOCK}.new"
+        with new.open("w") as lock:
             _lock(lock.fileno())
+            new.rename(work / LOCK)  # once it is held: other processes remove folders with a free lock
             yield work
     finally:
         shutil.rmtree(work, ignore_errors=True)

@@ -5,7 +5,7 @@ import os
 import numpy as np
 import pytest
 
-from experiments.data import token_file
+from experiments.data import cache_room, token_file
 from experiments.data.corpus import SPLITS, CorpusConfig
 from experiments.data.token_file import open_token_file
 from experiments.data.tokenizers.tokenizer import TokenizerConfig
@@ -207,3 +207,20 @@ def test_long_preparation_prints_where_it_stands(corpus, tmp_path, monkeypatch, 
     printed = capsys.readouterr().err
     assert "learning a tokenizer: 50 documents" in printed
     assert "writing tokens: 55 documents" in printed
+
+
+def test_a_folder_whose_lock_is_about_to_be_taken_is_in_use(tmp_path, monkeypatch):
+    """Another process looks for leftovers between the creation of the lock file and its lock."""
+    lock = cache_room._lock
+
+    def looked_at_first(descriptor):
+        monkeypatch.setattr(cache_room, "_lock", lock)
+        cache_room.remove_leftovers(tmp_path)
+        return lock(descriptor)
+
+    monkeypatch.setattr(cache_room, "_lock", looked_at_first)
+    with cache_room.work_folder(tmp_path / "tokens") as work:
+        assert work.exists()
+        cache_room.remove_leftovers(tmp_path)
+        assert work.exists()
+    assert not work.exists()
