@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from architectures.backbone import Backbone
-from experiments.objectives.decoding.sampling import SamplingConfig
 from experiments.objectives.objective import Objective, Score
 from experiments.runtime.device import inference
 from experiments.runtime.errors import DataError
@@ -223,6 +222,10 @@ def valid_continuations(model: Backbone, objective: Objective, task: Task, batch
     Tokens are sampled from the distribution of the model. Empty if the task has no prompts.
     """
     prompts = task.prompts("test", EVALUATION_SEED, PROMPTS)
+    if not prompts:
+        return []
+    from experiments.objectives.decoding.sampling import SamplingConfig  # few tasks generate
+
     continuations = []
     for start in range(0, len(prompts), batch_size):
         rows = prompts[start : start + batch_size]
@@ -234,8 +237,6 @@ def valid_continuations(model: Backbone, objective: Objective, task: Task, batch
             sampling=SamplingConfig(),
             stop=task.stops,
         )
-    if not prompts:
-        return []
     texts = [[*prompt, *tokens] for prompt, tokens in zip(prompts, continuations, strict=True)]
     is_valid_N = np.array([task.is_valid(text) for text in texts], dtype=np.float64)
     return split_metrics(
