@@ -63,10 +63,10 @@ RESIDUAL = ("decoder", "moe", "encoder", "encoder_decoder", "masked_diffusion")
 VARIANTS += [f"{name} backbone.attention.value_residual=true" for name in RESIDUAL]
 FORGETTING = ("hybrid", "samba")
 VARIANTS += [f"{name} backbone.attention.forget_gate=true" for name in FORGETTING]
-VARIANTS += ["forgetting_transformer backbone.loops=2 backbone.attention.value_residual=true"]
+VARIANTS += ["forgetting_attention backbone.loops=2 backbone.attention.value_residual=true"]
 DIFFERENTIAL = ("hybrid", "hybrid_bidirectional", "masked_diffusion", "block_diffusion")
 VARIANTS += [f"{name} backbone.attention.differential=true" for name in DIFFERENTIAL]
-VARIANTS += ["differential_transformer backbone.loops=2 backbone.attention.value_residual=true"]
+VARIANTS += ["diff_attention backbone.loops=2 backbone.attention.value_residual=true"]
 ALL = [*SOLVED, *VARIANTS]
 FAST = [*FAMILIES, *VARIANTS[:3], "hybrid backbone.loops=2"]
 BACKBONES = fast_only(ALL, FAST)

@@ -66,7 +66,7 @@ SETTINGS = {
         "backbone.canon=ABCD",
     ),
     "forgetting": (
-        "backbone=forgetting_transformer",
+        "backbone=forgetting_attention",
         "scale.targets=null",
         "backbone.d_model=32",
         "backbone.d_ff=64",
