@@ -432,7 +432,7 @@ def test_kernels_say_which_path_runs(cls):
 @pytest.mark.parametrize(
     ("cls", "settings", "message"),
     [
-        (GLA, {"scan": "chunked"}, "scan='chunked' must be one of auto, torch, reference"),
+        (GLA, {"scan": "chunked"}, "scan='chunked' must be one of auto, fla, torch, reference"),
         (DeltaNet, {"num_heads": 0}, "num_heads=0 must be positive"),
         (GatedDeltaNet, {"expand_v": -1.0}, "expand_v=-1.0 must be positive"),
         (DeltaNet, {"conv_width": -1}, "conv_width=-1 must be positive, or 0"),
