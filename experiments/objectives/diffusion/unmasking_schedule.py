@@ -167,7 +167,9 @@ class Unmasker:
         """Unmask a block of positions of some rows."""
         if self.unmasking.method == "confidence":
             for remaining in range(steps, 0, -1):
-                rows = [row for row in rows if self.masked_BN[row, block].any()]
+                # One wait for the device in each step, not one for each row.
+                has_masked_B = self.masked_BN[:, block].any(1).tolist()
+                rows = [row for row in rows if has_masked_B[row]]
                 self._open_surest(block, rows, remaining)
             return
         events = self._ancestral(block, rows, steps)
