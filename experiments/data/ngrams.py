@@ -9,8 +9,10 @@ order k - 1, which has the weight of the number of distinct symbols that followe
 The model of order 0 gives every symbol the same probability. A context that never occurred has the
 probabilities of the order below.
 
-Symbols are the bytes 0 to 255 and ``END``, which ends a document, so that models pay for the same events as a
-language model that predicts the end of each document. Shapes: N training symbols, M test symbols, K orders.
+In a text of bytes, symbols are the bytes 0 to 255 and ``END``, which ends a document, so that models pay for
+the same events as a language model that predicts the end of each document.
+
+Shapes: R, S texts of N training and M test symbols, K orders.
 """
 
 from __future__ import annotations
@@ -35,7 +37,8 @@ def ngram_bits_per_byte(train: TokenStream, test: TokenStream) -> dict[str, floa
     """Return the bits per byte of the test text under a bigram and a 5-gram model of the training bytes."""
     train_N = symbols(train, max(0, len(train) - NGRAM_LIMIT), len(train))
     test_M = symbols(test, 0, min(NGRAM_LIMIT, len(test)))
-    bits_K = -np.log2(witten_bell(train_N, test_M, HIGHEST_ORDER)).sum(axis=1)
+    probability_K1M = witten_bell(train_N[None], test_M[None], HIGHEST_ORDER, num_symbols=SYMBOLS, begin=END)
+    bits_K = -np.log2(probability_K1M).sum(axis=(1, 2))
     num_bytes = int((test_M != END).sum())
     return {
         "bigram": float(bits_K[BIGRAM - 1] / num_bytes),
@@ -51,38 +54,47 @@ def symbols(stream: TokenStream, begin: int, end: int) -> Symbols:
     return np.insert(text, bytes_before[is_end], END)
 
 
-def witten_bell(train_N: Symbols, test_M: Symbols, order: int) -> NDArray[np.float64]:
-    """Return the probability of each test symbol (K, M) under the models of order 1 to ``order``.
+def witten_bell(
+    train_RN: Symbols, test_SM: Symbols, order: int, *, num_symbols: int, begin: int
+) -> NDArray[np.float64]:
+    """Return the probability of each test symbol (K, S, M) under the models of order 1 to ``order``.
 
-    The text before the first symbol counts as ends of documents.
+    Rows are separate texts.
+
+    Args:
+        train_RN: symbols below ``num_symbols``, counted in training.
+        test_SM: symbols to score.
+        begin: the symbol that counts as the one before the first of a row.
     """
-    probability_M = np.full(len(test_M), 1 / SYMBOLS)
+    probability_SM = np.full(test_SM.shape, 1 / num_symbols)
     orders = []
     for context_length in range(order):
-        grams, counts = np.unique(_codes(train_N, context_length), return_counts=True)
-        contexts, first = np.unique(grams // SYMBOLS, return_index=True)  # grams of a context are adjacent
+        train_grams_RN, test_grams_SM = (
+            _codes(text, context_length, num_symbols, begin) for text in (train_RN, test_SM)
+        )
+        grams, counts = np.unique(train_grams_RN, return_counts=True)
+        contexts, first = np.unique(grams // num_symbols, return_index=True)  # grams of one are adjacent
         distinct = np.diff(first, append=len(grams))
         total = np.add.reduceat(counts, first)
-        test_grams_M = _codes(test_M, context_length)
-        count_M = _look_up(grams, counts, test_grams_M)
-        distinct_M = _look_up(contexts, distinct, test_grams_M // SYMBOLS)
-        total_M = _look_up(contexts, total, test_grams_M // SYMBOLS)
-        mixed_M = (count_M + distinct_M * probability_M) / np.maximum(total_M + distinct_M, 1)
-        probability_M = np.where(total_M > 0, mixed_M, probability_M)
-        orders.append(probability_M)
+        count_SM = _look_up(grams, counts, test_grams_SM)
+        distinct_SM = _look_up(contexts, distinct, test_grams_SM // num_symbols)
+        total_SM = _look_up(contexts, total, test_grams_SM // num_symbols)
+        mixed_SM = (count_SM + distinct_SM * probability_SM) / np.maximum(total_SM + distinct_SM, 1)
+        probability_SM = np.where(total_SM > 0, mixed_SM, probability_SM)
+        orders.append(probability_SM)
     return np.stack(orders)
 
 
-def _codes(symbols_N: Symbols, context_length: int) -> Symbols:
-    """Return one number for each symbol with its context: digits in base ``SYMBOLS``, the symbol last."""
-    padded = np.concatenate([np.full(context_length, END), symbols_N])
-    codes_N = np.zeros(len(symbols_N), dtype=np.int64)
+def _codes(symbols_RN: Symbols, context_length: int, num_symbols: int, begin: int) -> Symbols:
+    """Return one number for each symbol with its context: digits in base ``num_symbols``, the symbol last."""
+    padded = np.pad(symbols_RN, ((0, 0), (context_length, 0)), constant_values=begin)
+    codes_RN = np.zeros_like(symbols_RN)
     for offset in range(context_length + 1):
-        codes_N = codes_N * SYMBOLS + padded[offset : offset + len(symbols_N)]
-    return codes_N
+        codes_RN = codes_RN * num_symbols + padded[:, offset : offset + symbols_RN.shape[1]]
+    return codes_RN
 
 
-def _look_up(keys: Symbols, values: NDArray[np.integer], wanted_M: Symbols) -> NDArray[np.int64]:
+def _look_up(keys: Symbols, values: NDArray[np.integer], wanted_SM: Symbols) -> NDArray[np.int64]:
     """Return the value of each wanted key, 0 where it is missing; ``keys`` are sorted."""
-    index_M = np.minimum(np.searchsorted(keys, wanted_M), len(keys) - 1)
-    return np.where(keys[index_M] == wanted_M, values[index_M], 0)
+    index_SM = np.minimum(np.searchsorted(keys, wanted_SM), len(keys) - 1)
+    return np.where(keys[index_SM] == wanted_SM, values[index_SM], 0)

@@ -20,11 +20,16 @@ def codes(text: str) -> np.ndarray:
     return np.array([END if letter == "$" else ord(letter) for letter in text])
 
 
+def of_bytes(train_N: np.ndarray, test_M: np.ndarray, order: int) -> np.ndarray:
+    """The probabilities (K, M) of a text of bytes and ends."""
+    return witten_bell(train_N[None], test_M[None], order, num_symbols=SYMBOLS, begin=END)[:, 0]
+
+
 def test_witten_bell_by_hand() -> None:
     # Unigrams of aab$: a 2, b 1, $ 1, so 4 symbols, 3 of them distinct.
     unigram = {"a": (2 + 3 / SYMBOLS) / 7, "b": (1 + 3 / SYMBOLS) / 7, "c": 3 / SYMBOLS / 7}
     first, second, third = codes("abc")
-    by_order = witten_bell(codes("aab$"), np.array([first, second, third]), 2)
+    by_order = of_bytes(codes("aab$"), np.array([first, second, third]), 2)
     assert by_order[0] == pytest.approx([unigram["a"], unigram["b"], unigram["c"]], rel=1e-12)
     # a follows the begin (like an end) 1 of 1 times; b follows a 1 of 2 times, among 2 distinct symbols;
     # after b only $ occurred, so c has 1 of 2 parts of its unigram.
@@ -37,7 +42,7 @@ def test_probabilities_of_all_symbols_sum_to_one(context: str) -> None:
     rng = np.random.default_rng(0)
     train_N = rng.choice(codes("abcz$"), size=2000, p=[0.4, 0.3, 0.2, 0.05, 0.05])
     last = [
-        witten_bell(train_N, np.append(codes(context), symbol).astype(np.int64), 5)[:, -1]
+        of_bytes(train_N, np.append(codes(context), symbol).astype(np.int64), 5)[:, -1]
         for symbol in range(SYMBOLS)
     ]
     assert np.sum(last, axis=0) == pytest.approx(np.ones(5), rel=1e-12)
@@ -45,7 +50,7 @@ def test_probabilities_of_all_symbols_sum_to_one(context: str) -> None:
 
 
 def test_a_context_that_never_occurred_has_the_probabilities_of_shorter_ones() -> None:
-    by_order = witten_bell(codes("abcabc$"), codes("zb"), 5)
+    by_order = of_bytes(codes("abcabc$"), codes("zb"), 5)
     assert by_order[2:, 1] == pytest.approx(by_order[1, 1])
     assert by_order[1, 1] == pytest.approx(by_order[0, 1])  # nothing followed z
 
@@ -53,10 +58,10 @@ def test_a_context_that_never_occurred_has_the_probabilities_of_shorter_ones() -
 def test_orders_learn_what_they_can_express() -> None:
     rng = np.random.default_rng(0)
     random_N, test_M = rng.integers(0, 2, size=(2, 20_000)) + ord("a")
-    bits_K = -np.log2(witten_bell(random_N, test_M, 3)).mean(axis=1)
+    bits_K = -np.log2(of_bytes(random_N, test_M, 3)).mean(axis=1)
     assert bits_K == pytest.approx([1.0, 1.0, 1.0], abs=0.01)
     chain_N = np.repeat(random_N, 2)  # every letter twice: of a pair, the second follows from two before it
-    bits_K = -np.log2(witten_bell(chain_N, chain_N, 2)).mean(axis=1)
+    bits_K = -np.log2(of_bytes(chain_N, chain_N, 2)).mean(axis=1)
     assert bits_K[0] == pytest.approx(1.0, abs=0.01)
     assert bits_K[1] == pytest.approx(-(0.75 * np.log2(0.75) + 0.25 * np.log2(0.25)), abs=0.01)
 
@@ -84,5 +89,5 @@ def test_a_megabyte_takes_about_a_second() -> None:
     rng = np.random.default_rng(0)
     train_N = np.minimum(rng.geometric(0.05, size=1_000_000), 255)
     start = time.process_time()
-    witten_bell(train_N, train_N[:50_000], 5)
+    of_bytes(train_N, train_N[:50_000], 5)
     assert time.process_time() - start < 5

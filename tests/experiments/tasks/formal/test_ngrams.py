@@ -26,3 +26,11 @@ def test_a_rule_of_two_tokens_is_learned_by_the_trigram() -> None:
     bits = ngram_bits(texts[:200], texts[200:], 3)
     assert bits[1] > 1.2
     assert bits[2] < 0.3
+
+
+def test_examples_are_separate_texts() -> None:
+    """The first token of an example follows token 0, not the last one of the example before."""
+    train_BT = np.array([[1, 2], [1, 2], [1, 2]])
+    bits = ngram_bits(train_BT, np.array([[1, 2], [1, 2]]), 3)
+    unigram = (3 + 2 / 3) / 8
+    assert bits[1] == pytest.approx(-np.log2((3 + unigram) / 4))
