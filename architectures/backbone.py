@@ -179,7 +179,7 @@ class DecodingState:
     """The state of each layer, created and read only by that layer: tensors with the batch first, dicts
     and lists of them, or objects with ``select`` and ``num_bytes``."""
     history: History | None = None
-    """What has been read, where a step may have to read it again; else None."""
+    """The tokens read so far, where a step may have to read them again; None elsewhere."""
 
     @property
     def length(self) -> int:

@@ -30,10 +30,7 @@ from experiments.config.structured import component, typed
 from experiments.data.corpus import SPLITS
 from experiments.evaluation.measure import measure
 from experiments.evaluation.perplexity import nats_by_position, nats_by_recall, strided_perplexity, text_rates
-from experiments.objectives.diffusion.block_diffusion import BlockDiffusion
-from experiments.objectives.diffusion.masked_diffusion import MaskedDiffusion
-from experiments.objectives.diffusion.path_likelihood import PathLikelihood
-from experiments.objectives.diffusion.uniform_diffusion import UniformDiffusion
+from experiments.objectives.objective import Objective
 from experiments.run.load_model import (
     LoadedModel,
     UnmaskingOverrides,
@@ -196,12 +193,12 @@ def _evaluate_task(saved: LoadedModel, config: EvaluateConfig) -> None:
         _write(config.output, content)
 
 
-def _path_likelihood(saved: LoadedModel) -> PathLikelihood:
+def _path_likelihood(saved: LoadedModel) -> Objective:
     """Return the objective that scores by the exact likelihood of the model's sampler. Raises ConfigError."""
+    from experiments.objectives.diffusion.path_likelihood import PathLikelihood  # most models have no path
+
     objective, metric = saved.objective, saved.task.metric
-    if not isinstance(objective, MaskedDiffusion) or isinstance(
-        objective, (BlockDiffusion, UniformDiffusion)
-    ):
+    if not objective.has_unmasking_path:
         raise ConfigError(
             f"path_likelihood: {saved.description} was not trained by masked_diffusion or any_order: leave "
             "it out"

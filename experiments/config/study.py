@@ -52,7 +52,7 @@ class LadderConfig:
     difficulty: float = MISSING
     """Difficulty of the run, such as a number of pairs."""
     unit: str = MISSING
-    """What the difficulty counts, in words."""
+    """The unit of the difficulty, such as ``pairs``."""
 
 
 @dataclass(frozen=True, kw_only=True)

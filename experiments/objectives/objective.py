@@ -164,6 +164,9 @@ class Objective(ABC):
     """False where training views are deterministic; the view of a subset is then part of the full view."""
     targets: ClassVar[str] = "tokens"
     """The type of targets it learns to predict; must be the task's ``targets``."""
+    has_unmasking_path: ClassVar[bool] = False
+    """True where the sampler of a model unmasks a text position by position, so that ``PathLikelihood`` can
+    score it."""
     full_likelihood: ClassVar[bool] = False
     """True where the likelihood is that of all tokens of a text, exact or a bound."""
 

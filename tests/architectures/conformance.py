@@ -15,9 +15,10 @@ from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from architectures.backbone import Backbone, Output
+from architectures.layers.context import Context
 
 TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-10}
 """Relative to the largest value, or absolute where that is below one."""
@@ -281,3 +282,17 @@ def _gradient(logits_BTV: Tensor, position: int, leaf_BSD: Tensor) -> Tensor:
 def _loss(output: Output, readout_BTV: Tensor) -> Tensor:
     auxiliary: Iterable[Tensor] = output.auxiliary.values()
     return (output.logits_BTV * readout_BTV).sum() + sum(auxiliary)
+
+
+def gradients_of(attention: nn.Module, x_BTD: Tensor, context: Context) -> list[Tensor]:
+    """The output of a layer, and the gradients of a function of it, input first."""
+    x_BTD = x_BTD.to(next(attention.parameters()).dtype).requires_grad_()
+    y_BTD = attention(x_BTD, context)
+    loss = (y_BTD * y_BTD.detach().cos()).sum()
+    return [y_BTD, *torch.autograd.grad(loss, [x_BTD, *attention.parameters()])]
+
+
+def check_same(found: list[Tensor], expected: list[Tensor], tolerance: float) -> None:
+    """Equal within a tolerance relative to the largest value of each."""
+    for value, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(value.double(), other, atol=tolerance * other.abs().max().item(), rtol=0)

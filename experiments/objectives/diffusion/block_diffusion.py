@@ -59,6 +59,7 @@ class BlockDiffusion(MaskedDiffusion):
 
     Config = BlockDiffusionConfig
     config: BlockDiffusionConfig
+    has_unmasking_path = False  # the path through a block is not scored
 
     @property
     def likelihood(self) -> Likelihood:  # type: ignore[override]

@@ -100,6 +100,7 @@ class MaskedDiffusion(UnmaskingObjective):
     config: MaskedDiffusionConfig
     gives_time = True
     full_likelihood = True
+    has_unmasking_path = True
 
     def __init__(self, config: MaskedDiffusionConfig, task: Task) -> None:
         super().__init__(config, task)

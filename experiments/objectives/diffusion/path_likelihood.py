@@ -19,7 +19,7 @@ import torch
 from architectures.backbone import Backbone
 from experiments.objectives.diffusion.masked_diffusion import MaskedDiffusion, MaskedDiffusionConfig
 from experiments.objectives.diffusion.unmasking_path import path_nats
-from experiments.objectives.objective import Score, TokenScores, scored_bytes
+from experiments.objectives.objective import Objective, Score, TokenScores, scored_bytes
 from experiments.tasks.metrics import Likelihood
 from experiments.tasks.task import Batch
 
@@ -27,8 +27,14 @@ from experiments.tasks.task import Batch
 class PathLikelihood(MaskedDiffusion):
     """Scores a model of masked diffusion by the exact likelihood of its sampler; trains nothing."""
 
-    def __init__(self, trained: MaskedDiffusion) -> None:
-        """Raises ValueError where chance selects positions, so that a text has many paths."""
+    def __init__(self, trained: Objective) -> None:
+        """Raises ValueError where chance selects positions, so that a text has many paths.
+
+        Args:
+            trained: an objective with ``has_unmasking_path``.
+        """
+        assert isinstance(trained, MaskedDiffusion)
+        assert trained.has_unmasking_path
         chance = trained.unmasking.chance
         if chance is not None:
             raise ValueError(

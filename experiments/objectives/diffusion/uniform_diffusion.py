@@ -20,7 +20,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from architectures.backbone import Backbone, Output
-from experiments.objectives.decoding.prefill import pad_right
 from experiments.objectives.decoding.sampling import SamplingConfig, allowed_tokens, draw, process
 from experiments.objectives.diffusion.masked_diffusion import MaskedDiffusion, MaskedDiffusionConfig
 from experiments.objectives.diffusion.noise_schedules import (
@@ -29,7 +28,7 @@ from experiments.objectives.diffusion.noise_schedules import (
     masked_fraction,
     time_grid,
 )
-from experiments.objectives.diffusion.unmasking_sampler import check_penalty, open_positions
+from experiments.objectives.diffusion.unmasking_sampler import check_penalty, padded_texts
 from experiments.objectives.diffusion.unmasking_schedule import UnmaskingConfig
 from experiments.objectives.objective import View, row_noise
 from experiments.tasks.metrics import Likelihood
@@ -59,6 +58,7 @@ class UniformDiffusion(MaskedDiffusion):
 
     Config = UniformDiffusionConfig
     config: UniformDiffusionConfig
+    has_unmasking_path = False  # each step can change every token
 
     def __init__(self, config: UniformDiffusionConfig, task: Task) -> None:
         super().__init__(config, task)
@@ -167,8 +167,7 @@ class UniformDiffusion(MaskedDiffusion):
         """Replace mask tokens by random tokens, and these by the model's in ``self.steps`` steps."""
         check_penalty(sampling)
         device, vocabulary = next(model.parameters()).device, self.vocabulary
-        tokens_BT, valid_BT = pad_right(texts, vocabulary.pad, device)
-        open_BT = open_positions(texts, tokens_BT, vocabulary.mask, new)
+        tokens_BT, valid_BT, open_BT = padded_texts(texts, vocabulary, new, device)
         place_BN = open_BT.nonzero()[:, 1].view(len(texts), -1)
         forbidden_V = ~allowed_tokens(vocabulary, stop, device)
         noisy_BN = self._random_tokens(row_noise(generators, place_BN.shape[1])).to(device)

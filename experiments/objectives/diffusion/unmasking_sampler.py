@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from architectures.backbone import Backbone
+from experiments.data.tokenizers.vocabulary import Vocabulary
 from experiments.objectives.decoding.prefill import pad_right
 from experiments.objectives.decoding.sampling import SamplingConfig, allowed_tokens
 from experiments.objectives.diffusion.noise_schedules import NoiseConfig
@@ -134,8 +135,7 @@ class UnmaskingObjective(Objective):
         """
         check_penalty(sampling)
         device, vocabulary = next(model.parameters()).device, self.vocabulary
-        tokens_BT, valid_BT = pad_right(texts, vocabulary.pad, device)
-        open_BT = open_positions(texts, tokens_BT, vocabulary.mask, new)
+        tokens_BT, valid_BT, open_BT = padded_texts(texts, vocabulary, new, device)
         place_BN = open_BT.nonzero()[:, 1].view(len(texts), -1)
         real_B = torch.tensor([len(text) for text in texts], device=device)
         unmasker = Unmasker(
@@ -165,13 +165,19 @@ def check_penalty(sampling: SamplingConfig) -> None:
         )
 
 
-def open_positions(texts: Sequence[Sequence[int]], tokens_BT: Tensor, mask: int, new: int | None) -> Tensor:
-    """Return True (B, T) at the last ``new`` positions of each text; if None, at its mask tokens."""
+def padded_texts(
+    texts: Sequence[Sequence[int]], vocabulary: Vocabulary, new: int | None, device: torch.device
+) -> tuple[Tensor, Tensor | None, Tensor]:
+    """Return texts as a tensor (B, T), where it is no padding (None: everywhere), and what to fill in.
+
+    These are the last ``new`` positions of each text; if None, its mask tokens.
+    """
+    tokens_BT, valid_BT = pad_right(texts, vocabulary.pad, device)
     if new is None:
-        return tokens_BT == mask
-    length_B1 = torch.tensor([[len(text)] for text in texts], device=tokens_BT.device)
-    index_T = torch.arange(tokens_BT.shape[1], device=tokens_BT.device)
-    return (index_T >= length_B1 - new) & (index_T < length_B1)
+        return tokens_BT, valid_BT, tokens_BT == vocabulary.mask
+    length_B1 = torch.tensor([[len(text)] for text in texts], device=device)
+    index_T = torch.arange(tokens_BT.shape[1], device=device)
+    return tokens_BT, valid_BT, (index_T >= length_B1 - new) & (index_T < length_B1)
 
 
 def guided_predictor(

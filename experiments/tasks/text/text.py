@@ -235,8 +235,6 @@ class Text(Task):
         values, of = self._file.meta["references"], ""
         counts = self._file.meta["splits"]["test"]
         train, test = self._streams["train"], self._streams["test"]
-        if "bigram" not in values:  # a folder that an earlier version prepared
-            values = {**values, **ngram_bits_per_byte(train, test)}
         if self.config.train_tokens is not None:  # of the part of the training text that is used
             train_count_V, test_count_V = (
                 np.bincount(part.tokens_N, minlength=self.vocabulary.size) for part in (train, test)
@@ -247,6 +245,8 @@ class Text(Task):
                 **ngram_bits_per_byte(train, test),
             }
             of = f", {len(train):,} training tokens"
+        elif "bigram" not in values:  # a folder that an earlier version prepared
+            values = {**values, **ngram_bits_per_byte(train, test)}
         return [
             Reference(
                 name=UNIFORM,

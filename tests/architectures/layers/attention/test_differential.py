@@ -22,8 +22,10 @@ from tests.architectures.conformance import (
     check_packed,
     check_padding,
     check_prompts_together,
+    check_same,
     check_sees_everything,
     enliven,
+    gradients_of,
 )
 from tests.architectures.costs import check_flops, check_state_bytes
 
@@ -51,7 +53,7 @@ def context(x_BTD: Tensor, documents_BT: Tensor | None = None) -> Context:
 def definition(
     attention: DifferentialAttention, x_BTD: Tensor, documents_BT: Tensor, allowed_BTT: Tensor
 ) -> Tensor:
-    """One pair of heads and one sequence at a time, with weights of both softmaxes in full."""
+    """Compute each pair of heads from the definition, with the weights of both softmaxes in full."""
     c, E = attention.config, attention.head_dim
     share = attention.num_heads // attention.num_kv_heads
     start = 0.8 - 0.6 * math.exp(-0.3 * 2)
@@ -163,20 +165,15 @@ def test_lambda_of_zero_is_attention_of_the_first_heads():
 def test_fused_kernels_have_the_gradients_of_the_reference(heads, kv_heads, length, dtype, causal, packed):
     x_BTD = torch.randn(2, length, heads * WIDTH, dtype=torch.float64)
     documents_BT = (torch.arange(length) >= length // 3).long().expand(2, -1) if packed else None
-    results = []
-    for kernel in ("auto", "reference"):
-        attention = layer(heads, kv_heads, causal=causal, kernel=kernel)
-        if kernel == "auto":
-            attention = attention.to(dtype)
-        x = x_BTD.to(attention.out.weight.dtype).requires_grad_()
-        y = attention(x, context(x, documents_BT))
-        loss = (y * y.detach().cos()).sum()
-        results.append([y, *torch.autograd.grad(loss, [x, *attention.parameters()])])
-    tolerance = 1e-10 if dtype == torch.float64 else 1e-4
-    for value, expected in zip(*results, strict=True):
-        torch.testing.assert_close(
-            value.double(), expected, atol=tolerance * expected.abs().max().item(), rtol=0
+    found, expected = (
+        gradients_of(
+            layer(heads, kv_heads, causal=causal, kernel=kernel).to(precision),
+            x_BTD,
+            context(x_BTD, documents_BT),
         )
+        for kernel, precision in (("auto", dtype), ("reference", torch.float64))
+    )
+    check_same(found, expected, 1e-10 if dtype == torch.float64 else 1e-4)
 
 
 def build(cls: type, config_cls: type, **settings):

@@ -19,7 +19,9 @@ from tests.architectures.conformance import (
     check_moved_rows,
     check_packed,
     check_prompts_together,
+    check_same,
     enliven,
+    gradients_of,
 )
 from tests.architectures.costs import check_state_bytes
 
@@ -44,7 +46,8 @@ def context(x_BTD: Tensor, documents_BT: Tensor | None = None) -> Context:
 def definition(
     attention: ForgettingAttention, x_BTD: Tensor, documents_BT: Tensor, score_bias=None
 ) -> Tensor:
-    """One query at a time: the score of a key has the log of each gate after it, up to the query's."""
+    """Compute each query from the definition: the score of a key has the log of each gate after it, up to
+    that of the query."""
     c, E = attention.config, attention.head_dim
     share = attention.num_heads // attention.num_kv_heads
     rows = []
@@ -117,20 +120,11 @@ def test_the_bias_of_positions_is_added():
 def test_columns_have_the_gradients_of_the_reference(heads, kv_heads, length, dtype, packed):
     x_BTD = torch.randn(2, length, heads * WIDTH, dtype=torch.float64)
     documents_BT = (torch.arange(length) >= length // 3).long().expand(2, -1) if packed else None
-    results = []
-    for kernel in ("auto", "reference"):
-        attention = layer(heads, kv_heads, kernel=kernel)
-        if kernel == "auto":
-            attention = attention.to(dtype)
-        x = x_BTD.to(attention.out.weight.dtype).requires_grad_()
-        y = attention(x, context(x, documents_BT))
-        loss = (y * y.detach().cos()).sum()
-        results.append([y, *torch.autograd.grad(loss, [x, *attention.parameters()])])
-    tolerance = 1e-10 if dtype == torch.float64 else 1e-4
-    for value, expected in zip(*results, strict=True):
-        torch.testing.assert_close(
-            value.double(), expected, atol=tolerance * expected.abs().max().item(), rtol=0
-        )
+    found, expected = (
+        gradients_of(layer(heads, kv_heads, kernel=kernel).to(precision), x_BTD, context(x_BTD, documents_BT))
+        for kernel, precision in (("auto", dtype), ("reference", torch.float64))
+    )
+    check_same(found, expected, 1e-10 if dtype == torch.float64 else 1e-4)
 
 
 def test_open_gates_are_attention():
