@@ -36,8 +36,8 @@ from rich.table import Table
 from analysis.files import write
 from analysis.load.study import load_history, load_study
 from analysis.stats.learning_rates.choice import (
-    ARM,
     MIN_RATES,
+    MODEL,
     best_rates,
     extension,
     mixed_settings,
@@ -110,6 +110,8 @@ def render(rates: pd.DataFrame, best: pd.DataFrame) -> list[Table]:
             name = str(arm["backbone"])
             if arms["target"].nunique() > 1:
                 name += f" {arm['target']:,.0f}"
+            if arms["batch_size"].nunique() > 1:
+                name += f", {plural(int(arm['batch_size']), 'sequence')} a step" + " *" * arm["chosen"]
             decades = "-" if pd.isna(arm["decades"]) else f"{'≥ ' * bool(arm['open'])}{arm['decades']:.2f}"
             cells.append(decades)
             if by_protocol:
@@ -144,25 +146,36 @@ def _search_notes(arm: pd.Series) -> list[str]:
 def chosen(study: str, best: pd.DataFrame) -> dict[str, object]:
     """Return the content of rates.yaml: the study, its seeds, and what was chosen for each arm."""
     arms = []
-    for _, arm in _decided(best).iterrows():
+    batch_sizes = best.groupby(MODEL, dropna=False)["batch_size"].transform("nunique")
+    for _, arm in _decided(best.assign(batch_sizes=batch_sizes)).iterrows():
         arms.append(
             {
-                **{key: str(arm[key]) for key in ARM if key != "target"},
+                **{key: str(arm[key]) for key in MODEL if key != "target"},
                 "target": None if pd.isna(arm["target"]) else float(arm["target"]),
                 "learning_rate": float(arm["learning_rate"]),
+                "batch_size": int(arm["batch_size"]) if arm["batch_sizes"] > 1 else None,
                 "bracketed": not arm["edge"] and not arm["next_rates"],
                 "undecided": arm["undecided"],
                 "metric": arm["metric"],
                 "validation": float(arm["validation"]),
                 "decades": round(float(arm["decades"]), 3),
             }
+            | ({"tuning": _tuning(arm)} if "sensitivity" in arm else {})
         )
     return {"study": study, "seeds": sorted({s for seeds in best["seeds"] for s in seeds}), "arms": arms}
 
 
+def _tuning(arm: pd.Series) -> dict[str, object]:
+    """Return what ``experiments.config.study.TuningConfig`` holds of a search by the protocol."""
+    return {
+        "validation": float(arm["validation"]), "second_validation": float(arm["second_validation"]),
+        "trials": int(arm["trials"]), "sensitivity": float(arm["sensitivity"]),
+    }  # fmt: skip
+
+
 def _decided(best: pd.DataFrame) -> pd.DataFrame:
     """Return the arms for which a rate is chosen: some rate did not diverge, and no seed is missing."""
-    return best[best["learning_rate"].notna() & ~best["missing"].astype(bool)]
+    return best[best["chosen"] & best["learning_rate"].notna() & ~best["missing"].astype(bool)]
 
 
 def by_task(best: pd.DataFrame) -> dict[str, dict[str, float]]:
@@ -227,6 +240,8 @@ def publish_rates(swept: Swept) -> None:
     for table in render(rates, best):
         console.print(table)
     print("decades: of learning rate, within 5% of the best result")
+    if not best["chosen"].all():
+        print("*: the best number of sequences a step")
     if best["undecided"].map(len).any():
         print(
             "undecided: the difference is below its standard error (same items and seeds); "
@@ -234,7 +249,7 @@ def publish_rates(swept: Swept) -> None:
         )
     for _, arm in best[best["next_rates"].map(bool)].iterrows():
         print(f"extend: {typed_command('train', *extension(arm, rates))}")
-    if not best.duplicated(["task", "backbone"]).any():
+    if not _decided(best).duplicated(["task", "backbone"]).any():
         print("learning_rate:  # as study/compare.yaml wants it")
         print(yaml.safe_dump(by_task(best), sort_keys=True))
     print(f"wrote {path}")

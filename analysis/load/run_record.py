@@ -11,7 +11,7 @@ import json
 import math
 import operator
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ import numpy.typing as npt
 from pydantic_core import from_json
 
 from analysis.load.run_config import UnreadableError, flat_config
+from experiments.config.study import TuningConfig
 from experiments.runtime.json_state import parse_model, read_text
 from experiments.runtime.run_status import RunStatus
 from experiments.tasks.metrics import SAMPLE, Metric
@@ -51,6 +52,8 @@ NUMBERS = [
 ]
 """Number columns that ``study.against`` can name."""
 
+TUNING = [field.name for field in fields(TuningConfig)]
+"""What a run records of the search that chose its learning rate."""
 CURVES = ("train", "validation")
 """Kinds of rows of metrics.jsonl that are points of curves, in order; ``analysis.experts`` reads routing."""
 
@@ -169,8 +172,9 @@ def _run_row(folder: Path, contents: Mapping[str, bytes | None], corrupt: int) -
     row |= {
         "protocol": None if protocol is None else str(protocol),
         "published": json.dumps(study_keys.get("study.published") or []),
-        **{name: study_keys.get(f"study.{name}") for name in ("baseline", "against", "steps_to")},
+        **{name: study_keys.get(f"study.{name}") for name in ("baseline", "explains", "against", "steps_to")},
         "solved": _number(study_keys.get("study.solved")),
+        **{f"tuning_{name}": _number(study_keys.get(f"study.tuning.{name}")) for name in TUNING},
         "ladder": study_keys.get("study.ladder.name"),
         "difficulty": _number(study_keys.get("study.ladder.difficulty")),
         "difficulty_unit": study_keys.get("study.ladder.unit"),

@@ -18,6 +18,7 @@ from analysis.stats.intervals import MARGINS
 from analysis.stats.solve_rates import solve_counts
 from analysis.stats.verdicts.documents import document_totals, hold_for_documents
 from analysis.stats.verdicts.solve_counts import solve_verdicts
+from analysis.stats.verdicts.tuning import hold_for_tuning
 from analysis.stats.verdicts.verdict import BETTER, UNDECIDED, WORSE, Verdict, untested, verdicts
 
 COLUMNS = [
@@ -60,8 +61,9 @@ def comparisons(frame: pd.DataFrame) -> pd.DataFrame:
             study_margin = study_setting(group, "margin")
             margin = MARGINS.get(str(metric), 0.0) if study_margin is None else float(study_margin)
             family, type_verdicts = _of_type(runs, margin)
-            if metric == TEXT_METRIC and study_setting(runs, "protocol") is not None:
-                totals = document_totals(runs)
+            if study_setting(runs, "protocol") is not None:
+                type_verdicts = [hold_for_tuning(verdict, runs) for verdict in type_verdicts]
+                totals = document_totals(runs) if metric == TEXT_METRIC else {}
                 type_verdicts = [hold_for_documents(verdict, totals) for verdict in type_verdicts]
             units = runs["unit"].dropna()
             shared = {

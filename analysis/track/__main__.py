@@ -27,7 +27,6 @@ from analysis.rates import MAX_ROUNDS
 from analysis.report.page import find, render_page
 from analysis.stats.arms import arm_table
 from analysis.stats.comparisons import comparisons
-from analysis.stats.learning_rates.choice import second_best_rule
 from analysis.stats.targets.target_profiles import to_target
 from analysis.stats.text_slices import slice_table
 from analysis.track.frame import track_frame
@@ -251,8 +250,6 @@ def track_results(track: Track, runs: pd.DataFrame, tuning: pd.DataFrame) -> Tra
         tuning: the chosen learning rates, from ``analysis.track.tuning.write_rates``.
     """
     arms, pairs = arm_table(runs), comparisons(runs)
-    if track.protocol is not None:
-        pairs = second_best_rule(pairs, tuning)
     reached = to_target(runs, {w.name: w.target for w in track.workloads if w.target is not None})
     return TrackResults(
         runs=runs,

@@ -25,7 +25,7 @@ def rate_rows(track: Track, frame: pd.DataFrame) -> pd.DataFrame:
         is_tuning_run &= frame["learning_rate"].isin(track.learning_rates)
     ended = frame[is_tuning_run].sort_values("finished_at", ascending=False)
     rows = ended[
-        ["task", "scale", "backbone", "seed", "status", "learning_rate", "metric", "direction"]
+        ["task", "scale", "backbone", "seed", "status", "batch_size", "learning_rate", "metric", "direction"]
     ].assign(
         axis=ended["matched_axis"].fillna("none"),
         target=ended["matched_target"],

@@ -55,6 +55,20 @@ class LadderConfig:
     """The unit of the difficulty, such as ``pairs``."""
 
 
+@dataclass(kw_only=True)  # not frozen, as above
+class TuningConfig:
+    """What the search for the learning rate of a run found, by the tuning rule of a protocol."""
+
+    validation: float = MISSING
+    """Score of the best setting on the validation split, mean over the tuning seeds."""
+    second_validation: float = MISSING
+    """That of the second-best setting; NaN without another one."""
+    trials: int = MISSING
+    """Settings tried, each with every tuning seed."""
+    sensitivity: float = MISSING
+    """The larger increase of the loss at the neighbouring learning rates; infinite if one diverged."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class StudyConfig:
     """Settings of the analysis of a study; ``tuned`` and ``values`` affect its runs."""
@@ -65,6 +79,9 @@ class StudyConfig:
     """Version of the rules of tuning and verdicts: ``1.0``; null for the rules of earlier studies."""
     baseline: str | None = None
     """Model that all other models are compared with; null compares all pairs and shows the best model."""
+    explains: str | None = None
+    """The baseline with a part of the other models, such as a convolution: the fraction of their leads that
+    it has is reported."""
     margin: float | None = None
     """Difference within which models are equivalent, in units of the score; null for that of the metric."""
     shared_seeds: bool = False
@@ -80,11 +97,14 @@ class StudyConfig:
     published: list[str] = field(default_factory=list)
     """Published results on the same question, one line each."""
     tuned: str | None = None
-    """File of learning rates that an earlier study selected; each run reads that of its model."""
+    """File of learning rates that an earlier study selected; each run reads that of its model. A path that
+    does not exist is looked up in the folder of the configuration."""
     fixed_grid: bool = False
     """Accept a tuned learning rate at an edge of its grid, so that all models have equally many trials."""
     rate_from: str | None = None
     """File that the learning rate was read from; a run stores it in place of ``tuned``."""
+    tuning: TuningConfig | None = None
+    """The search that chose the learning rate; a run stores it next to ``rate_from``."""
     stored: str | None = None
     """A Parquet file of results, relative to the root of the checkout; runs in it count as complete."""
     miniature: list[str] = field(default_factory=list)

@@ -8,14 +8,15 @@ several runs is in part the luckiest, and would be again. A rate at the edge of 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
 
+from experiments.config import CONF
 from experiments.config.structured import typed
-from experiments.config.study import study_command, train_command
+from experiments.config.study import TuningConfig, study_command, train_command
 from experiments.runtime.errors import ConfigError
 from experiments.runtime.yaml_state import read_yaml
 
@@ -49,6 +50,10 @@ class TunedArm:
     """Of learning rate, within 5% of the best result."""
     undecided: list[float] = field(default_factory=list)
     """Neighbouring rates that may be as good."""
+    batch_size: int | None = None
+    """The best number of sequences per step; null if one number was tried."""
+    tuning: TuningConfig | None = None
+    """The search, if it is that of a protocol."""
 
     def __post_init__(self) -> None:
         if self.learning_rate <= 0:
@@ -89,6 +94,8 @@ def apply_tuned_rate(tree: dict[str, Any], *, optional: bool = False) -> None:
     if study.get("tuned") is None:
         return
     path = Path(str(study.pop("tuned")))
+    if not path.exists() and (CONF / path).exists():
+        path = CONF / path
     if optional and not path.exists():
         return
     rates = read_rates(path)
@@ -118,8 +125,12 @@ def apply_tuned_rate(tree: dict[str, Any], *, optional: bool = False) -> None:
             f"of its grid: extend it with {study_command('rates', swept, '--extend')}"
         )
     tree["optimizer"] = {**tree["optimizer"], "learning_rate": arm.learning_rate}
+    if arm.batch_size is not None:
+        tree["budget"] = {**tree["budget"], "batch_size": arm.batch_size}
     # The record of the run has the rate, since the file may change or be removed.
-    tree["study"] = {**study, "rate_from": str(path)}
+    tree["study"] = {**study, "rate_from": str(path.relative_to(CONF) if path.is_relative_to(CONF) else path)}
+    if arm.tuning is not None:
+        tree["study"]["tuning"] = asdict(arm.tuning)
 
 
 def _commands(path: Path) -> str:

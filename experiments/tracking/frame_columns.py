@@ -115,8 +115,15 @@ class RunColumns(BaseModel):
     """Published results that the study quotes (``study.published``)."""
     protocol: str | None
     """``study.protocol``."""
+    tuning_validation: float
+    """``study.tuning``: the best setting of the search for the learning rate, on the validation split."""
+    tuning_second_validation: float
+    tuning_trials: float
+    tuning_sensitivity: float
     baseline: str | None
     """``study.baseline``."""
+    explains: str | None
+    """``study.explains``."""
     against: str | None
     """``study.against``."""
     steps_to: str | None

@@ -20,6 +20,7 @@ from importlib import metadata
 from pathlib import Path
 
 import torch
+from hydra.core.hydra_config import HydraConfig
 
 from experiments.config.structured import PROJECT, is_own
 from experiments.config.study import typed_command
@@ -62,6 +63,7 @@ def provenance(
         device=device_used(device, precision),
         kernels=kernels,
         command=typed_command("train", *redact(sys.argv[1:])),
+        overrides=redact(HydraConfig.get().overrides.task) if HydraConfig.initialized() else [],
         resume=Resume(sittings=1, exact=True, changed={}),
     )
 

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, NonNegativeInt, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, TypeAdapter, ValidationError
 from pydantic_core import from_json
 
 from experiments.runtime.atomic_io import plain
@@ -279,6 +279,9 @@ class Provenance(Record):
     kernels: dict[str, str]
     """Implementation of each operation that was chosen."""
     command: str
+    """The command, which may train several runs."""
+    overrides: list[str] = Field(default_factory=list)
+    """The overrides of this run; empty in records of earlier versions."""
     resume: Resume
 
 

@@ -1,6 +1,7 @@
 """The best learning rate of each arm of a study that swept learning rates, and its sensitivity.
 
-An arm is a backbone at one size on one task. Only scores on the validation split are used.
+An arm is a backbone at one size on one task, with one number of sequences per step. ``best_batches`` chooses
+that number where a study sweeps it too. Only scores on the validation split are used.
 """
 
 from __future__ import annotations
@@ -15,26 +16,25 @@ from analysis.load.run_config import flat_config
 from analysis.load.study import load_study
 from analysis.stats.intervals import ratio_residuals
 from analysis.stats.learning_rates.bracket import tune
-from analysis.stats.verdicts.verdict import BETTER, UNDECIDED
-from experiments.config.study import train_words
 from experiments.runtime.errors import DataError
 from experiments.tracking.run_files import read_result
+from experiments.tracking.run_folder import RunFolder
 
-ARM = ["task", "scale", "axis", "target", "backbone"]
-"""Columns that identify an arm; ``target`` is its size on ``axis``, NaN if widths are configured."""
+MODEL = ["task", "scale", "axis", "target", "backbone"]
+"""Columns that identify a model; ``target`` is its size on ``axis``, NaN if widths are configured."""
+ARM = [*MODEL, "batch_size"]
+"""Columns that identify an arm; ``batch_size`` is in sequences per step."""
 MIN_RATES = 5
 """Minimum number of learning rates of a grid."""
 NEAR = 0.05
 """Relative distance from the best result within which a learning rate counts as equally good."""
-DEPENDS_ON_TUNING = "depends on tuning"
-"""Reason of a verdict that holds only at the best learning rate of the winner."""
 ENDED = ("complete", "diverged")
 """Statuses that are informative of the learning rate, unlike out of memory or preempted."""
 
 
 def rate_table(runs: Path, study: str) -> pd.DataFrame:
     """Return one row for each run that has ended: the columns of ``ARM``, then learning_rate, seed, status,
-    metric, direction, protocol, validation, totals and words (arguments of the command that trained it).
+    metric, direction, protocol, validation, totals and overrides.
 
     ``validation`` is the score on the validation split after training, NaN if the run diverged. ``totals``
     (G, 2) are numerator and denominator of the score, summed over each of G groups of items, None if the run
@@ -49,19 +49,21 @@ def rate_table(runs: Path, study: str) -> pd.DataFrame:
         config = flat_config(folder, ("scale", "optimizer"))
         target, rate = (config.get(key) for key in ("scale.target", "optimizer.learning_rate"))
         result = read_result(folder / "result.json", error=DataError)
+        provenance = RunFolder(folder).provenance()
         totals = result.validation[0].cluster_totals if result is not None and result.validation else None
         rows.append(
             {
                 **{key: run[key] for key in ("task", "scale", "backbone", "seed", "status")},
                 "axis": config.get("scale.axis", "none"),
                 "target": math.nan if target is None else float(target),
+                "batch_size": float(run["batch_size"]),
                 "learning_rate": math.nan if rate is None else float(rate),
                 "metric": run["metric"],
                 "direction": run["direction"],
                 "protocol": run["protocol"],
                 "validation": float(run["validation"]) if run["status"] == "complete" else math.nan,
                 "totals": None if totals is None else np.array(totals, dtype=np.float64),
-                "words": train_words(str(run["command"] or "")),
+                "overrides": [] if provenance is None else provenance.overrides,
             }
         )
     if not rows:
@@ -98,15 +100,17 @@ def rate_means(runs: pd.DataFrame) -> pd.Series:
 def best_rates(rates: pd.DataFrame) -> pd.DataFrame:
     """Return for each arm the rate with the best mean over seeds; of ties the middle one (the lower of two).
 
-    Columns: those of ``ARM``, metric, learning_rate, validation, rates (number tried), ``seeds`` (of
-    all arms of its task and scale), ``missing`` (seeds that no run of the arm has: no rate is chosen
+    Columns: those of ``ARM``, metric, direction, learning_rate, validation, rates (number tried), ``seeds``
+    (of all arms of its task and scale), ``missing`` (seeds that no run of the arm has: no rate is chosen
     for it), ``edge`` (``lower`` or ``upper`` if the best rate is that end of the grid, else empty),
     ``next_rates`` (rates to train next), ``decades`` (see ``robust_decades``), ``open`` (True if they reach
     the end of the grid), and ``undecided`` (neighbours in the grid that may be as good: see
     ``undecided_rates``). If all runs of an arm diverged, its rate is NaN and its edge ``lower``.
 
     In a study with a protocol, the rule is that of ``bracket.tune``: ``edge`` is the side without a worse
-    rate. Further columns: direction, ``second_validation`` (of the second-best rate) and ``sensitivity``.
+    rate. Further columns: ``second_validation`` (of the second-best rate) and ``sensitivity``.
+
+    ``chosen`` is True for the best batch size of each model, and ``trials`` counts those of all of them.
     """
     rows = []
     for key, runs in rates.groupby(ARM, sort=True, dropna=False):
@@ -124,6 +128,7 @@ def best_rates(rates: pd.DataFrame) -> pd.DataFrame:
             dict(zip(ARM, key, strict=True))
             | {"metric": runs["metric"].dropna().iloc[0] if runs["metric"].notna().any() else None}
             | {"learning_rate": chosen, "validation": finished.get(chosen, math.nan), "rates": len(mean)}
+            | {"direction": "higher" if higher else "lower"}
             | {"seeds": sorted(seeds), "missing": sorted(seeds - set(runs["seed"]))}
             | {"edge": edge, "decades": decades, "open": is_open}
             | {"undecided": undecided_rates(runs, mean, chosen)}
@@ -131,7 +136,25 @@ def best_rates(rates: pd.DataFrame) -> pd.DataFrame:
         )
         if runs["protocol"].notna().any():
             rows[-1] |= _tuned(runs, len(seeds), higher=higher)
-    return pd.DataFrame(rows)
+    return _with_chosen_batches(pd.DataFrame(rows))
+
+
+def _with_chosen_batches(best: pd.DataFrame) -> pd.DataFrame:
+    """Return the arms with ``chosen``: True for the batch size of each model with the best validation.
+
+    ``trials`` are those of all batch sizes of the model. In a study with a protocol, ``second_validation``
+    is that of the second-best setting, which may have another batch size.
+    """
+    best = best.assign(chosen=False, trials=0)
+    for _, arms in best.groupby(MODEL, sort=False, dropna=False):
+        sign = -1.0 if (arms["direction"] == "higher").any() else 1.0
+        order = (sign * arms["validation"]).sort_values(kind="stable", na_position="last").index
+        best.loc[order, "trials"] = arms["rates"].sum()
+        best.loc[order[0], "chosen"] = True
+        if "second_validation" in best:
+            seconds = [arms.loc[order[0], "second_validation"], *arms.loc[order[1:], "validation"]]
+            best.loc[order[0], "second_validation"] = sign * np.fmin.reduce(sign * np.array(seconds))
+    return best
 
 
 def _tuned(runs: pd.DataFrame, seeds: int, *, higher: bool) -> dict[str, object]:
@@ -142,34 +165,8 @@ def _tuned(runs: pd.DataFrame, seeds: int, *, higher: bool) -> dict[str, object]
     return {
         "learning_rate": tuning.best, "validation": sign * tuning.loss, "rates": tuning.trials,
         "edge": tuning.unbracketed, "next_rates": list(tuning.next_rates), "undecided": [],
-        "direction": "higher" if higher else "lower", "second_validation": sign * tuning.second_loss,
-        "sensitivity": tuning.sensitivity,
+        "second_validation": sign * tuning.second_loss, "sensitivity": tuning.sensitivity,
     }  # fmt: skip
-
-
-def second_best_rule(pairs: pd.DataFrame, best: pd.DataFrame) -> pd.DataFrame:
-    """Return pairs in which a verdict is undecided if it depends on the learning rate of the winner.
-
-    The second-best rate of the winner must beat the best rate of the loser, on the validation split of the
-    tuning runs. Verdicts on models without tuning runs are unchanged.
-
-    Args:
-        pairs: from ``analysis.stats.comparisons.comparisons``; models are named after their backbones.
-        best: from ``best_rates``, of a study with a protocol.
-    """
-    tuned = {(row["task"], row["scale"], row["backbone"]): row for _, row in best.iterrows()}
-    pairs = pairs.copy()
-    for index, pair in pairs[pairs["separated"]].iterrows():
-        names = (
-            (pair["model"], pair["other"]) if pair["verdict"] == BETTER else (pair["other"], pair["model"])
-        )
-        winner, loser = (tuned.get((pair["task"], pair["scale"], name)) for name in names)
-        if winner is None or loser is None:
-            continue
-        lead = winner["second_validation"] - loser["validation"]
-        if not (lead > 0 if winner["direction"] == "higher" else lead < 0):
-            pairs.loc[index, ["verdict", "separated", "reason"]] = [UNDECIDED, False, DEPENDS_ON_TUNING]
-    return pairs
 
 
 def best_rate(mean: pd.Series, *, higher: bool) -> tuple[float, str]:
@@ -272,22 +269,17 @@ def runs_of(row: pd.Series, rates: pd.DataFrame) -> pd.DataFrame:
 def extension(row: pd.Series, rates: pd.DataFrame) -> list[str]:
     """Return the arguments of ``archbench train`` that train the next rates of an arm.
 
-    They are those of the arm with changed values. If the arm lacks a seed, they also train the missing runs
-    of the rates that were tried.
+    They are the overrides of the arm with other rates and seeds. If the arm lacks a seed, they also train the
+    missing runs of the rates that were tried.
     """
-    settings = {
-        "task": str(row["task"]), "scale": str(row["scale"]), "axis": str(row["axis"]),
-        "target": f"{row['target']:.0f}", "backbone": str(row["backbone"]),
-    }  # fmt: skip
-    keys = {"axis": "scale.axis", "target": f"scale.targets.{row['axis']}"}
-    changed = {keys.get(name, name): text for name, text in settings.items() if rates[name].nunique() > 1}
-    tried = sorted(runs_of(row, rates)["learning_rate"].unique()) if row["missing"] else []
+    runs = runs_of(row, rates)
+    tried = sorted(runs["learning_rate"].unique()) if row["missing"] else []
     rates_to_train = sorted({*tried, *row["next_rates"]})
-    changed["optimizer.learning_rate"] = ",".join(f"{rate:g}" for rate in rates_to_train)
-    changed["seed"] = ",".join(str(seed) for seed in row["seeds"])
+    swept = {
+        "optimizer.learning_rate": ",".join(f"{rate:g}" for rate in rates_to_train),
+        "seed": ",".join(str(seed) for seed in row["seeds"]),
+    }
     unchanged = [
-        argument
-        for argument in runs_of(row, rates)["words"].iloc[0]
-        if argument not in ("-m", "--multirun") and argument.partition("=")[0] not in changed
+        override for override in runs["overrides"].iloc[0] if override.partition("=")[0] not in swept
     ]
-    return ["-m", *unchanged, *(f"{key}={value}" for key, value in changed.items())]
+    return ["-m", *unchanged, *(f"{key}={value}" for key, value in swept.items())]

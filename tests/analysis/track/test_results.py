@@ -11,7 +11,6 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from analysis.stats.learning_rates.choice import second_best_rule
 from analysis.track import __main__ as command
 from analysis.track.__main__ import Part, TrackConfig, track_results
 from analysis.track.overview import overview
@@ -35,7 +34,7 @@ def row(**changes: Any) -> dict[str, Any]:
         "study": "track_cpu", "cell": "decoder-parity-nano", "digest": "a", "seed": 0, "task": "parity",
         "scale": "nano", "backbone": "decoder", "status": "complete", "score": 0.9,
         "score_standard_error": 0.01, "score_setting": "all", "finished_at": "2026-01-01",
-        "learning_rate": 0.001, "metric": "answer_accuracy",
+        "learning_rate": 0.001, "batch_size": 16, "metric": "answer_accuracy",
         "direction": "higher", "validation": 0.9, "matched_axis": "flops", "matched_target": 1.0,
         "references": "[]", "slices": None,
         "further": json.dumps({"sequence_length=64": 0.7, "sequence_length=128": 0.6}),
@@ -106,35 +105,6 @@ def test_a_protocol_trains_rates_until_each_best_one_is_bracketed(
     assert trained == [f"{both} 0.003", f"{both} 0.001,0.01", f"{both} 0.03", f"{both} 0.0056,0.018"]
     best = write_rates(track, pd.DataFrame(rows), tmp_path)
     assert best[["learning_rate", "rates", "edge"]].values.tolist() == [[0.0056, 6, ""]] * 2
-
-
-def verdicts_of(*pairs: tuple[str, str, str]) -> pd.DataFrame:
-    """Return decided pairs: model, other, verdict."""
-    rows = [
-        {"task": "parity", "scale": "nano", "model": a, "other": b, "verdict": v, "reason": ""}
-        for a, b, v in pairs
-    ]
-    return pd.DataFrame(rows).assign(separated=True)
-
-
-@pytest.mark.parametrize("sign", [1, -1])
-def test_a_verdict_needs_the_second_best_rate_of_the_winner(sign: int) -> None:
-    """Scores are losses for sign 1, and gains for sign -1."""
-    best = pd.DataFrame(
-        [
-            {"task": "parity", "scale": "nano", "backbone": name, "validation": sign * loss}
-            | {"second_validation": sign * second, "direction": "lower" if sign == 1 else "higher"}
-            for name, loss, second in (("mamba", 2.0, 2.2), ("s4", 2.1, 2.5), ("moe", 2.3, math.nan))
-        ]
-    )
-    pairs = verdicts_of(
-        ("mamba", "moe", "better"), ("moe", "mamba", "worse"), ("mamba", "s4", "better"),
-        ("s4", "moe", "better"), ("moe", "s4", "better"), ("mamba", "new", "better"),
-    )  # fmt: skip
-    held = second_best_rule(pairs, best)
-    assert held["verdict"].tolist() == ["better", "worse", *["undecided"] * 3, "better"]
-    assert held.loc[~held["separated"], "reason"].tolist() == ["depends on tuning"] * 3
-    assert pairs["separated"].all()
 
 
 def test_runs_that_ended_or_were_refused_are_not_missing() -> None:

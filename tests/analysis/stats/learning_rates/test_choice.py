@@ -114,6 +114,22 @@ def test_sizes_are_arms_of_their_own(tmp_path: Path, write_run: WriteRun) -> Non
     assert best["edge"].to_dict() == {30000.0: "", 100000.0: "lower"}
 
 
+@pytest.mark.parametrize("sign", [1, -1])
+def test_the_better_batch_size_is_chosen_and_its_rival_may_be_second(
+    sign: int, tmp_path: Path, write_run: WriteRun
+) -> None:
+    write_grid(write_run, "decoder", {3e-3: 2.3, 1e-2: 2.0, 3e-2: 2.4})
+    large = rate_table(tmp_path / "runs", "rates").assign(batch_size=4.0, protocol="1.0")
+    large["validation"] = [2.3, 2.0, 2.4]
+    rates = pd.concat([large, large.assign(batch_size=1.0, validation=[2.5, 2.2, 2.9])])
+    if sign < 0:
+        rates = rates.assign(validation=-rates["validation"], direction="higher")
+    best = best_rates(rates).set_index("batch_size")
+    assert best["chosen"].to_dict() == {4: True, 1: False}
+    assert best["trials"].tolist() == [6, 6]
+    assert best.loc[4, "second_validation"] == sign * 2.2
+
+
 def test_a_study_that_varies_something_else_is_told(tmp_path: Path, write_run: WriteRun) -> None:
     for digest in "ab":
         folder = write_run("decoder", 100, 2.0, study="rates", digest=digest)
@@ -170,12 +186,11 @@ def test_the_grid_goes_on_by_half_decades(
 def test_the_extension_is_the_command_of_the_study_for_one_arm(swept: Path, write_run: WriteRun) -> None:
     write_grid(write_run, "mamba", {1e-3: 2.9, 3e-3: 2.7, 1e-2: 2.4}, seed=101)
     rates = rate_table(swept, "rates")
-    given = ["-m", "study=rates", "backbone=decoder,mamba", "seed=100", "budget.tokens=600", "task.path=a b"]
-    rates["words"] = [given] * len(rates)
+    given = ["study=rates", "variant=mamba", "seed=100", "optimizer.learning_rate=0.01", "task.path=a b"]
+    rates["overrides"] = [given] * len(rates)
     arm = best_rates(rates).set_index("backbone", drop=False).loc["mamba"]
     assert extension(arm, rates) == [
-        "-m", "study=rates", "budget.tokens=600", "task.path=a b",
-        "backbone=mamba", "optimizer.learning_rate=0.03", "seed=100,101",
+        "-m", "study=rates", "variant=mamba", "task.path=a b", "optimizer.learning_rate=0.03", "seed=100,101",
     ]  # fmt: skip
 
 
