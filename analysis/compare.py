@@ -11,8 +11,8 @@ row for each run), table.csv, table.md and table.tex (a row for each model), pai
 models that are compared), slices.csv (a row for each slice of a text of each model), task_grid.csv and
 task_grid.md (all tasks, with the 95% Wilson interval of each rate of solving), verdicts.svg and verdicts.png
 (each model's difference from the baseline, with its 95% interval) and compare.html, a page with all figures,
-which opens without a network; against.svg too, where the study has study.against; capacity.csv and
-a figure for each ladder, capacity_LADDER.svg and .png, where it has study.ladder.
+which opens without a network. Where the study has them: compute.csv (study.baseline at several budgets),
+against.svg (study.against), capacity.csv and for each ladder capacity_LADDER.svg and .png (study.ladder).
 
 With probes=, the order of models on each of those workloads is correlated with their order in this study, and
 bridge.csv, bridge.md and bridge.svg are written.
@@ -41,6 +41,7 @@ from analysis.speed.rows import load_all_modes
 from analysis.stats.bridge import bridge
 from analysis.stats.capacity import capacity_frame, rungs
 from analysis.stats.comparisons import comparisons
+from analysis.stats.compute_multipliers import compute_multipliers
 from analysis.stats.targets.steps_to_loss import with_steps
 from analysis.stats.text_slices import slice_table
 from analysis.stats.versus_baseline import with_differences
@@ -166,6 +167,8 @@ def publish(comparison: Comparison) -> None:
     if not grid.empty:
         contents["task_grid.csv"] = csv_text(with_warnings(grid, warnings))
         contents["task_grid.md"] = grid_markdown(grid, warnings)
+    if not (multipliers := compute_multipliers(comparison.frame)).empty:
+        contents["compute.csv"] = csv_text(with_warnings(multipliers, warnings))
     if not (ladders := rungs(comparison.frame)).empty:
         contents["capacity.csv"] = csv_text(with_warnings(capacity_frame(ladders), warnings))
         for name, figure in capacity_figures(ladders).items():

@@ -19,9 +19,10 @@ from rich.text import Text
 from analysis.stats import against_variable as against
 from analysis.stats import likelihood_gap as gap
 from analysis.stats import solve_rates as solved
-from analysis.stats.arms import TASK_SCALE, arm_table
+from analysis.stats.arms import TASK_SCALE, arm_table, study_setting
 from analysis.stats.capacity import capacity_grids, rungs
 from analysis.stats.comparisons import comparisons
+from analysis.stats.compute_multipliers import compute_multipliers
 from analysis.stats.extra_tests import further_grid, further_scores, published
 from analysis.stats.grid import Grid
 from analysis.stats.targets.performance_profile import across_tasks, profile_grid
@@ -32,6 +33,7 @@ from analysis.stats.warnings import study_warnings
 from analysis.tables import markdown
 from analysis.tables.body import Row, table_rows
 from analysis.tables.columns import WIDTH, Column, fitted, table_columns
+from analysis.tables.compute import compute_grids, over_compute
 from analysis.tables.headings import (
     counts_line,
     held_equal,
@@ -74,7 +76,7 @@ def render_tables(frame: pd.DataFrame, *, wide: bool = False) -> str:
 def study_text(frame: pd.DataFrame, *, wide: bool = False) -> RenderableType:
     """Return the tables of a study for a Rich console."""
     arms, pairs = with_differences(frame), comparisons(frame)
-    parts: list[RenderableType] = [_wrapped(line) for line in answers(arms)]
+    parts: list[RenderableType] = [_wrapped(line) for line in (*over_compute(frame), *answers(arms))]
     parts += [_wrapped(line) for line in ("", counts_line(frame), *joined_lines(frame))]
     parts += [_wrapped(f"Warning: {w}.", style="yellow") for w in study_warnings(frame)]
     for (task, scale), rows in arms.groupby(TASK_SCALE, sort=True):
@@ -153,7 +155,8 @@ def _line(cells: list[str], columns: list[Column], widths: list[int]) -> Text:
 def render_markdown(frame: pd.DataFrame, *, wide: bool = False) -> str:
     """Return the same tables as Markdown."""
     arms, pairs = with_differences(frame), comparisons(frame)
-    lines = [f"- {escaped(line)}" for line in (*answers(arms), counts_line(frame), *joined_lines(frame))]
+    sentences = (*over_compute(frame), *answers(arms), counts_line(frame), *joined_lines(frame))
+    lines = [f"- {escaped(line)}" for line in sentences]
     lines += [f"- Warning: {escaped(w)}." for w in study_warnings(frame)]
     for (task, scale), rows in arms.groupby(TASK_SCALE, sort=True):
         runs = frame[(frame["task"] == task) & (frame["scale"] == scale)]
@@ -206,9 +209,10 @@ def markdown_table(rows: pd.DataFrame, *, wide: bool = False) -> list[str]:
 
 
 def grids_over_tasks(frame: pd.DataFrame) -> list[Grid]:
-    """Return the tables about multiple tasks: performance profiles, and the capacities on each ladder."""
+    """Return the tables about multiple tasks or budgets: compute multipliers, profiles, capacities."""
     profiles = [profile_grid(rows) for _, rows in across_tasks(frame).groupby("scale", sort=True)]
-    return [*profiles, *capacity_grids(rungs(frame))]
+    multipliers = compute_grids(compute_multipliers(frame), study_setting(frame, "explains"))
+    return [*multipliers, *profiles, *capacity_grids(rungs(frame))]
 
 
 def more_tables(frame: pd.DataFrame, task: str, scale: str) -> list[Grid]:

@@ -1,0 +1,108 @@
+"""Compute multipliers of a frame: budgets, time, and the part that another model shares."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from analysis.stats.compute_multipliers import budgets, compute_multipliers
+from analysis.tables.compute import compute_grids, over_compute
+
+BUDGETS = (1e10, 1e11, 1e12)
+SECONDS = {"decoder": 10.0, "decoder_canon": 12.0, "mamba": 20.0}
+
+
+def loss(flops: float) -> float:
+    """The decoder's: one bit for each decade."""
+    return 4.0 - math.log10(flops / 1e10)
+
+
+def study(leads: dict[str, tuple[float, ...]], noise: float = 0.002) -> pd.DataFrame:
+    """Runs of three seeds at each budget; ``leads`` over the decoder, in bits per byte."""
+    generator = np.random.default_rng(0)
+    rows = [
+        {
+            "task": "text", "likelihood": "exact", "metric": "bits_per_byte", "direction": "lower",
+            "scale": f"{flops:.0e}", "backbone": model, "objective": "causal_lm", "arm": model,
+            "cell": f"{model}-{flops:.0e}", "digest": "a", "status": "complete", "seed": seed,
+            "score": loss(flops) - lead + noise * generator.normal(),
+            "training_flops": flops * (1.001 if model == "mamba" else 1.0),
+            "training_seconds": SECONDS[model] * flops / 1e10, "baseline": "decoder",
+            "explains": "decoder_canon",
+        }
+        for model, by_budget in {"decoder": (0.0, 0.0, 0.0), **leads}.items()
+        for flops, lead in zip(BUDGETS, by_budget, strict=True)
+        for seed in range(3)
+    ]  # fmt: skip
+    return pd.DataFrame(rows)
+
+
+LEADS = {"mamba": (0.5, 0.25, 0.0625), "decoder_canon": (0.25, 0.125, 0.03125)}
+
+
+def test_a_lead_is_the_compute_that_the_baseline_needs_for_it() -> None:
+    rows = compute_multipliers(study(LEADS)).set_index(["model", "flops"])
+    mamba = rows.loc["mamba"]
+    assert mamba.loc[1e10, "multiplier"] == pytest.approx(10**0.5, rel=0.03)
+    assert mamba.loc[1e11, "multiplier"] == pytest.approx(10**0.25, rel=0.03)
+    assert mamba.loc[1e10, "low"] < 10**0.5 < mamba.loc[1e10, "high"]
+    assert mamba.loc[1e12, "bound"] == "at least"
+    assert mamba.loc[1e12, "multiplier"] == pytest.approx(1.0)
+    assert (mamba["verdict"] == "ahead but shrinking").all()
+    assert mamba["slope"].iloc[0] == pytest.approx(-0.25, abs=0.02)
+
+
+def test_the_time_is_that_of_the_same_comparison_in_seconds() -> None:
+    """Mamba takes twice the seconds of the decoder for the same FLOPs."""
+    rows = compute_multipliers(study(LEADS)).set_index(["model", "flops"])
+    assert rows.loc[("mamba", 1e10), "time_multiplier"] == pytest.approx(10**0.5 / 2, rel=0.03)
+
+
+def test_the_baseline_with_a_part_has_a_part_of_the_lead() -> None:
+    rows = compute_multipliers(study(LEADS)).set_index(["model", "flops"])
+    for flops in BUDGETS:
+        share = rows.loc[("mamba", flops)]
+        assert share["shared"] == pytest.approx(0.5, abs=0.06)
+        assert share["shared_low"] < 0.5 < share["shared_high"]
+    assert rows.loc["decoder_canon", "shared"].isna().all()
+
+
+def test_of_no_lead_nothing_is_shared() -> None:
+    rows = compute_multipliers(study({"mamba": (-0.1, 0.0, 0.0), "decoder_canon": (0.1, 0.1, 0.1)}))
+    assert rows.loc[rows["model"] == "mamba", "shared"].isna().sum() >= 1
+    assert math.isnan(rows[rows["model"] == "mamba"].iloc[0]["shared"])
+
+
+def test_a_study_with_one_budget_has_none() -> None:
+    frame = study(LEADS)
+    assert compute_multipliers(frame[frame["scale"] == "1e+10"]).empty
+    assert compute_multipliers(frame.assign(baseline=None)).empty
+    assert compute_multipliers(frame.assign(direction="higher")).empty
+    assert over_compute(frame[frame["scale"] == "1e+10"]) == []
+
+
+def test_runs_whose_flops_differ_by_rounding_are_one_budget() -> None:
+    frame = study({})
+    frame["training_flops"] *= np.linspace(1.0, 1.01, len(frame))
+    assert [len(budget.scores) for budget in budgets(frame)] == [3, 3, 3]
+
+
+def test_an_unfinished_budget_is_left_out() -> None:
+    frame = study(LEADS)
+    frame.loc[(frame["arm"] == "mamba") & (frame["scale"] == "1e+12"), "status"] = "incomplete"
+    assert compute_multipliers(frame).query("model == 'mamba'")["flops"].tolist() == [1e10, 1e11]
+
+
+def test_sentence_and_table_have_the_multipliers() -> None:
+    frame = study(LEADS)
+    (sentence,) = over_compute(frame)
+    assert sentence.startswith("text, exact likelihoods, bits per byte from 1e10 to 1e12 training FLOPs: ")
+    assert "mamba is ahead of decoder, but its lead shrinks with compute: for its score decoder" in sentence
+    assert "at least 1 [1, -] times at 1e12 FLOPs" in sentence
+    assert "decoder_canon alone has " in sentence
+    (grid,) = compute_grids(compute_multipliers(frame), "decoder_canon")
+    assert [row[1] for row in grid.rows if row[0] == "mamba"] == ["1e10", "1e11", "1e12"]
+    assert all(len(row) == len(grid.head) for row in grid.rows)
