@@ -91,7 +91,8 @@ def resolve_path(path: str, operand: Tensor, unable: str = "") -> str:
 
     Args:
         path: the configured one. ``auto`` is ``mamba_ssm`` where it is installed and supports the
-            call, else ``cpp`` on a CPU with a C++ compiler where it is faster, else ``torch``.
+            call, except in PyTorch's deterministic mode, else ``cpp`` on a CPU with a C++ compiler where it
+            is faster, else ``torch``.
         operand: a tensor with the device and dtype of all operands.
         unable: what this call needs and mamba-ssm does not support; empty if it supports everything.
 
@@ -112,7 +113,7 @@ def resolve_path(path: str, operand: Tensor, unable: str = "") -> str:
         )
     if path != "auto":
         return path
-    if not unable and installed():
+    if not unable and installed() and not torch.are_deterministic_algorithms_enabled():
         return "mamba_ssm"
     if not on_cpu or build.problem():
         return "torch"

@@ -72,8 +72,8 @@ def resolve_path(path: str, operand: Tensor, unsupported: str = "") -> str:
     """Return the path that runs a scan with a matrix state: ``fla``, or the configured one.
 
     Args:
-        path: the configured one. ``auto`` is ``fla`` where it is installed and supports the call, else
-            ``torch``.
+        path: the configured one. ``auto`` is ``fla`` where it is installed and supports the call, except in
+            PyTorch's deterministic mode, else ``torch``.
         operand: a tensor with the device and dtype of all operands.
         unsupported: what this call needs and the kernels do not support; empty if they support everything.
 
@@ -89,7 +89,9 @@ def resolve_path(path: str, operand: Tensor, unsupported: str = "") -> str:
         if unsupported:
             raise ValueError(f"scan=fla cannot do {unsupported}: set scan=auto or scan=torch")
         return path
-    return "torch" if unsupported or import_problem() else "fla"
+    if unsupported or torch.are_deterministic_algorithms_enabled() or import_problem():
+        return "torch"
+    return "fla"
 
 
 def gated_linear_attention(

@@ -119,6 +119,9 @@ class DeviceConfig:
     """Norms, activations, rotary positions and cross-entropy on a CPU: ``cpp`` (C++, one pass each),
     ``torch`` (PyTorch), ``auto`` for cpp if there is a compiler. On a GPU ``torch`` generates text
     without a CUDA graph."""
+    deterministic: bool = False
+    """True uses PyTorch's deterministic algorithms, also on a GPU, and no kernels of mamba-ssm and fla with
+    ``scan=auto``. An operation that has none ends the run."""
     force: bool = False
     """True trains although the estimate of memory or time exceeds what is available."""
     peak_flops: float | None = None

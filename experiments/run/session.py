@@ -82,7 +82,11 @@ def open_run(settings: Settings) -> Iterator[RunSession | None]:
             yield None
             return
         collectives.run_on_rank_zero(lambda: check_restarts(folder))
-        configure_process(threads=session_threads(settings, folder), kernels=settings.device.kernels)
+        configure_process(
+            threads=session_threads(settings, folder),
+            kernels=settings.device.kernels,
+            deterministic=settings.device.deterministic,
+        )
         session = RunSession(settings, dims, folder, console, lock, guards)
         failure: BaseException | None = None
         try:

@@ -5,6 +5,7 @@ Importing this module imports torch, which needs seconds; the configuration sche
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -23,18 +24,27 @@ def torch_device(name: str) -> torch.device:
     return torch.device(auto if name == "auto" else name)
 
 
-def configure_process(*, threads: int | None, kernels: str) -> None:
-    """Set global options of the process: CPU threads, pointwise kernels, the heap.
+def configure_process(*, threads: int | None, kernels: str, deterministic: bool = False) -> None:
+    """Set global options of the process: CPU threads, pointwise kernels, the heap, rounding on a GPU.
+
+    Products and convolutions in float32 are exact to float32: PyTorch's default is TF32 for convolutions,
+    with 10 bits of 23.
 
     Args:
         threads: CPU threads of PyTorch; None for the default.
         kernels: ``device.kernels``.
+        deterministic: ``device.deterministic``.
 
     Raises:
         ConfigError: the requested kernels cannot be built here.
     """
     if threads is not None:
         torch.set_num_threads(threads)
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+    if deterministic != torch.are_deterministic_algorithms_enabled():  # the call imports the compiler
+        torch.use_deterministic_algorithms(deterministic)
+        torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS reads it at the first product
     keep_freed_memory()
     if kernels != "torch" and not build.problem() and build.instruction_set() not in where.SMALLEST:
         from experiments.runtime.kernel_choice import measure_unless_known  # imports what it measures

@@ -105,6 +105,12 @@ def to_run_error(failure: Exception) -> RunError:
         )
     if isinstance(failure, OSError) and not isinstance(failure, ConnectionError):
         return CheckpointError(f"storage fails: {failure}; make room, or choose another place with runs=")
+    operation, is_refused, _ = str(failure).partition(" does not have a deterministic implementation")
+    if is_refused:
+        return ConfigError(
+            f"device.deterministic=true: PyTorch has no deterministic {operation} on this device; choose "
+            "another model, or set device.deterministic=false"
+        )
     lines = traceback.format_exception(failure)
     return RunError(f"{type(failure).__name__}: {failure}\n{''.join(lines)}")
 

@@ -6,22 +6,21 @@ ARCHBENCH_GPU_DEVICE=cpu runs on a CPU those that can be. It shows that the test
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 
 import pytest
 import torch
 
+from experiments.runtime.device import configure_process
+
 
 @pytest.fixture
-def device() -> Iterator[torch.device]:
-    """The device, with float32 products in float32: TF32 keeps 10 bits of 23."""
+def device() -> torch.device:
+    """The device, in a process configured as for a run."""
     chosen = os.environ.get("ARCHBENCH_GPU_DEVICE", "cuda")
     if chosen == "cuda" and not torch.cuda.is_available():
         pytest.skip("needs a CUDA device")
-    before = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
-    yield torch.device(chosen)
-    torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = before
+    configure_process(threads=None, kernels="torch")
+    return torch.device(chosen)
 
 
 @pytest.fixture
