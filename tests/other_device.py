@@ -1,22 +1,26 @@
-"""Runs the harness on a device that is neither the CPU nor a GPU: ``python -m tests.other_device bf16``.
+"""Runs the harness on a device that is neither the CPU nor a GPU.
+
+    python -m tests.other_device families bf16
 
 Tensors of the device have no values (PyTorch's fake tensors), so it finds what a machine without a GPU
 otherwise hides: an operation that mixes tensors of the host and of the device, and each place where the host
 waits for a value. A value that the host reads is one. The device's autocast lowers matrix products only. The
 device belongs to the process, so tests start one of their own.
 
-Prints a JSON object for each family: its name, and the places that waited in a training step, an evaluation
-and a generation.
+Prints a JSON object for each case: its name, and the places that waited in a training step, an evaluation and
+a generation.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import math
 import sys
 import tempfile
 import traceback
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -24,12 +28,14 @@ from unittest.mock import Mock
 import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.nn.attention.flex_attention import BlockMask
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
 from architectures.kernels.cpu import build as cpu_build
+from architectures.layers.attention import functional
 from experiments.evaluation.measure import measure
 from experiments.objectives.decoding.sampling import SamplingConfig
 from experiments.run import run as run_module
@@ -49,28 +55,134 @@ ANSWERS = {"nonzero", "masked_select", "_unique2", "unique_consecutive", "bincou
 WITHOUT_LOOP = "backbone.experts.dispatch=reference"
 """Experts that need no counts on the host."""
 FAMILIES = {
-    "decoder": commands.SHORT_TEXT,
-    "encoder": commands.SHORT_TEXT,
-    "encoder_decoder": commands.RECALL,
-    "masked_diffusion": commands.SHORT_TEXT,
-    "block_diffusion": commands.SHORT_TEXT,
-    "moe": (*commands.SHORT_TEXT, WITHOUT_LOOP),
-    "moe_deepseek": (*commands.SHORT_TEXT, WITHOUT_LOOP),
-    "mamba": commands.RECALL,
-    "mamba2": commands.SHORT_TEXT,
-    "mamba3": commands.RECALL,
-    "mamba_bidirectional": commands.SHORT_TEXT,
-    "s4": commands.RECALL,
-    "s4_dplr": commands.RECALL,
-    "gla": commands.SHORT_TEXT,
-    "deltanet": commands.RECALL,
-    "gated_deltanet": commands.RECALL,
-    "deltaproduct": commands.RECALL,
-    "kda": commands.SHORT_TEXT,
-    "rwkv7": commands.RECALL,
-    "hybrid": commands.SHORT_TEXT,
+    "decoder": ("backbone=decoder", *commands.SHORT_TEXT),
+    "encoder": ("backbone=encoder", *commands.SHORT_TEXT),
+    "encoder_decoder": ("backbone=encoder_decoder", *commands.RECALL),
+    "masked_diffusion": ("backbone=masked_diffusion", *commands.SHORT_TEXT),
+    "block_diffusion": ("backbone=block_diffusion", *commands.SHORT_TEXT),
+    "moe": ("backbone=moe", *commands.SHORT_TEXT, WITHOUT_LOOP),
+    "moe_deepseek": ("backbone=moe_deepseek", *commands.SHORT_TEXT, WITHOUT_LOOP),
+    "mamba": ("backbone=mamba", *commands.RECALL),
+    "mamba2": ("backbone=mamba2", *commands.SHORT_TEXT),
+    "mamba3": ("backbone=mamba3", *commands.RECALL),
+    "mamba_bidirectional": ("backbone=mamba_bidirectional", *commands.SHORT_TEXT),
+    "s4": ("backbone=s4", *commands.RECALL),
+    "s4_dplr": ("backbone=s4_dplr", *commands.RECALL),
+    "gla": ("backbone=gla", *commands.SHORT_TEXT),
+    "deltanet": ("backbone=deltanet", *commands.RECALL),
+    "gated_deltanet": ("backbone=gated_deltanet", *commands.RECALL),
+    "deltaproduct": ("backbone=deltaproduct", *commands.RECALL),
+    "kda": ("backbone=kda", *commands.SHORT_TEXT),
+    "rwkv7": ("backbone=rwkv7", *commands.RECALL),
+    "hybrid": ("backbone=hybrid", *commands.SHORT_TEXT),
 }
-"""Backbones, each with the overrides of its task."""
+OBJECTIVES = {
+    "any_order": ("backbone=masked_diffusion", "objective=any_order", *commands.SHORT_TEXT),
+    "classification": ("backbone=decoder", "objective=classification", "task=listops_nano"),
+    "classification, bidirectional": ("backbone=encoder", "objective=classification", "task=listops_nano"),
+    "denoising": ("backbone=encoder_decoder", "objective=denoising", *commands.SHORT_TEXT),
+    "infilling, causal": ("backbone=decoder", "task=infilling_fim"),
+    "infilling, masked": ("backbone=encoder", "task=infilling"),
+    "infilling, diffusion": ("backbone=masked_diffusion", "task=infilling"),
+    "multi_token": ("backbone=decoder", "objective=multi_token", *commands.SHORT_TEXT),
+    "prefix_lm": ("backbone=decoder", "objective=prefix_lm", *commands.SHORT_TEXT),
+    "prefix_lm, encoder-decoder": ("backbone=encoder_decoder", "objective=prefix_lm", *commands.SHORT_TEXT),
+    "sentence_pairs": (
+        "backbone=encoder",
+        "objective=sentence_pairs",
+        "backbone.embedding.num_segments=2",
+        *commands.SHORT_TEXT,
+    ),
+    "seq2seq, causal": ("backbone=decoder", "objective=seq2seq", "task=pairs", "task.max_target=8"),
+    "seq2seq": ("backbone=encoder_decoder", "objective=seq2seq", "task=pairs", "task.max_target=8"),
+    "sequence_classification": ("backbone=encoder", "objective=sequence_classification", "task=sentences"),
+    "similarity": ("backbone=encoder", "objective=similarity", "task=similarity"),
+    "span_corruption": (
+        "backbone=encoder_decoder",
+        "objective=span_corruption",
+        "task=text",
+        "task.sequence_length=70",
+        "objective.source_length=64",
+    ),
+    "token_classification": ("backbone=encoder", "objective=token_classification", "task=tags"),
+    "ul2": ("backbone=encoder_decoder", "objective=ul2", *commands.SHORT_TEXT),
+    "uniform_diffusion": (
+        "backbone=masked_diffusion",
+        "objective=uniform_diffusion",
+        "backbone.time_embedding=true",
+        *commands.SHORT_TEXT,
+    ),
+    "text answers": ("backbone=decoder", "task=needle"),
+}
+OPTIONS = {
+    "alibi": ("backbone=decoder", "backbone.positions.kind=alibi"),
+    "relative bias": ("backbone=decoder", "backbone.positions.kind=relative"),
+    "windows, sinks": (
+        "backbone=decoder",
+        "backbone.attention.sinks=true",
+        "backbone.attention.window=8",
+        "backbone.attention.layers=[local,global]",
+    ),
+    "softcap, qk_norm, gate": (
+        "backbone=decoder",
+        "backbone.attention.softcap=20",
+        "backbone.attention.qk_norm=head",
+        "backbone.attention.output_gate=true",
+    ),
+    "dropout": ("backbone=encoder", "backbone.attention.dropout=0.1"),
+    "canon": ("backbone=decoder", "backbone.canon=ABCD"),
+    "canon, mamba": ("backbone=mamba", "backbone.canon=AB"),
+    "canon, encoder": ("backbone=encoder", "backbone.canon=ABCD"),
+    "loops": ("backbone=decoder", "backbone.loops=2"),
+    "value_residual": ("backbone=decoder", "backbone.attention.value_residual=true"),
+    "forgetting attention": ("backbone=forgetting_attention",),
+    "differential attention": ("backbone=diff_attention",),
+    "latent attention": (
+        "backbone=decoder",
+        "backbone.attention.num_kv_heads=null",
+        "backbone.attention.latent.kv_rank=8",
+    ),
+    "paged cache": ("backbone=decoder", "backbone.attention.cache=paged"),
+    "int8 cache": ("backbone=decoder", "backbone.attention.cache=int8"),
+    "packed documents": ("backbone=decoder", "objective.separate_documents=true"),
+    "packed documents, FlexAttention": (
+        "backbone=decoder",
+        "objective.separate_documents=true",
+        "backbone.attention.kernel=flex",
+        "backbone.positions.kind=alibi",
+    ),
+    "FlexAttention": ("backbone=decoder", "backbone.attention.kernel=flex", "backbone.attention.softcap=20"),
+    "packed documents, hybrid": (
+        "backbone=hybrid",
+        "backbone.layers=[mamba,mamba2,gla,kda]",
+        "objective.separate_documents=true",
+    ),
+    "hybrid of all mixers": (
+        "backbone=hybrid",
+        "backbone.layers=[mamba,mamba2,mamba3,gla,deltanet,gated_deltanet,kda,deltaproduct,mlstm,rwkv7,s4,attention]",
+    ),
+    "parallel heads": ("backbone=falcon_h1",),
+    "switch": ("backbone=switch", WITHOUT_LOOP),
+    "experts, capacity": ("backbone=moe", WITHOUT_LOOP, "backbone.experts.capacity=8"),
+    "experts, padded": ("backbone=moe", "backbone.experts.dispatch=padded"),
+    "experts, grouped": (
+        "backbone=moe",
+        "backbone.experts.dispatch=grouped",
+        "backbone.d_model=32",
+        "backbone.d_ff=32",
+        "scale.targets.non_embedding=31136",
+    ),
+    "muon, ema": ("backbone=decoder", "optimizer=muon", "optimizer.ema=0.9"),
+    "nadam, mup": ("backbone=decoder", "optimizer=nadam", "optimizer.mup_base_width=16"),
+    "sgd": ("backbone=decoder", "optimizer=sgd"),
+    "activation checkpointing": ("backbone=decoder", "parallel.activation_checkpointing=block"),
+    "micro-batches": ("backbone=decoder", "budget.micro_batch_size=3"),
+}
+CASES = {"families": FAMILIES, "objectives": OBJECTIVES, "options": OPTIONS}
+"""Overrides of each case, by group.
+
+``unpad`` and ``experts.dispatch=loop`` are none: their shapes follow from values.
+"""
 
 
 class OtherDevice(TorchDispatchMode):
@@ -97,7 +209,10 @@ class OtherDevice(TorchDispatchMode):
         if name == "_to_copy" and device is not None and device.type == "cpu":
             self.waits[caller()] += 1
             return torch.ones(args[0].shape, dtype=kwargs.get("dtype") or args[0].dtype)
-        if name in ANSWERS:
+        masked = name in ("index_put", "index_put_") and any(
+            index is not None and index.dtype == torch.bool for index in args[1]
+        )
+        if name in ANSWERS or (masked and args[2].numel() > 1):  # the host counts what a mask selects
             self.waits[caller()] += 1
         if name == "nonzero":  # as if all were true
             shape = (args[0].numel(), args[0].dim())
@@ -145,6 +260,7 @@ def caller() -> str:
 
 def set_up() -> None:
     """Give the process the device, and PyTorch what it asks of one."""
+    torch.autograd.set_multithreading_enabled(False)  # a thread for the device would outlive Python
     _setup_privateuseone_for_python_backend(NAME)
     module = getattr(torch, NAME)
     module.get_amp_supported_dtype = lambda: [torch.bfloat16]
@@ -156,7 +272,27 @@ def set_up() -> None:
         KEPT[1].impl(name, lowered(getattr(torch.ops.aten, name)), "AutocastPrivateUse1")
     nn.Module.to = moved  # type: ignore[assignment,method-assign]
     run_module.torch_device = lambda name: DEVICE
+    functional._compiled_flex = lambda: dense_flex_attention
     cpu_build.problem = lambda: "a test uses another device"
+
+
+def dense_flex_attention(
+    q_BHTE: Tensor,
+    k_BGSE: Tensor,
+    v_BGSE: Tensor,
+    *,
+    score_mod: Callable[..., Tensor],
+    block_mask: BlockMask,
+    scale: float,
+    enable_gqa: bool,
+) -> Tensor:
+    """Return FlexAttention by its definition: its kernel is compiled for devices that Triton knows."""
+    sizes = (*q_BHTE.shape[:3], k_BGSE.shape[2])
+    b, h, t, s = torch.meshgrid(*(torch.arange(size, device=DEVICE) for size in sizes), indexing="ij")
+    k_BHSE, v_BHSE = (x.repeat_interleave(sizes[1] // x.shape[1], dim=1) for x in (k_BGSE, v_BGSE))
+    score_BHTS = score_mod(q_BHTE @ k_BHSE.mT * scale, b, h, t, s)
+    score_BHTS = score_BHTS.masked_fill(~block_mask.mask_mod(b, h, t, s), -math.inf)
+    return score_BHTS.softmax(-1) @ v_BHSE
 
 
 KEPT: list[torch.library.Library] = []
@@ -193,10 +329,10 @@ def moved(model: nn.Module, device: torch.device) -> nn.Module:
     return model
 
 
-def waits(backbone: str, *overrides: str) -> dict[str, dict[str, int]]:
-    """Return where a training step, an evaluation and a generation of a model waited, and how often."""
-    settings = commands.settings(*commands.TINY, f"backbone={backbone}", *overrides)
-    planned, found = plan(settings), {}
+def waits(*overrides: str) -> dict[str, dict[str, int]]:
+    """Return where a training step, an evaluation and a generation waited, and how often."""
+    settings = commands.settings(*commands.TINY, *overrides)
+    planned, waits_by_stage = plan(settings), {}
     with Literals(), OtherDevice() as mode, tempfile.TemporaryDirectory() as folder:
         strategy = run_module.build(settings, planned, ParallelDims()).strategy
         model, precision = strategy.model, settings.device.precision
@@ -234,15 +370,15 @@ def waits(backbone: str, *overrides: str) -> dict[str, dict[str, int]]:
                         generators=[torch.Generator().manual_seed(row) for row in range(2)],
                         sampling=SamplingConfig(),
                     )
-            found[stage] = dict(mode.waits)
-    return found
+            waits_by_stage[stage] = dict(mode.waits)
+    return waits_by_stage
 
 
-def main(precision: str, *backbones: str) -> None:
+def main(group: str, precision: str, *chosen: str) -> None:
     set_up()
-    for backbone in backbones or FAMILIES:
-        result = waits(backbone, *FAMILIES[backbone], f"device.precision={precision}")
-        print(json.dumps({"backbone": backbone, **result}), flush=True)
+    for name in chosen or CASES[group]:
+        result = waits(*CASES[group][name], f"device.precision={precision}")
+        print(json.dumps({"case": name, **result}), flush=True)
 
 
 if __name__ == "__main__":

@@ -327,12 +327,12 @@ def row_noise(generators: Sequence[torch.Generator], length: int) -> Tensor:
 
 
 def in_text_order(values_BY: Tensor, view: View, scored_BT: Tensor) -> Tensor:
-    """Move values from the positions of a view to those of the text, (B, T), on the CPU; 0 elsewhere.
+    """Move values from the positions of a view to those of the text, (B, T); 0 elsewhere.
 
-    The view scores exactly the tokens ``scored_BT``, in their order.
+    All tensors are on the CPU. The view scores exactly the tokens ``scored_BT``, in their order.
     """
     found_BT = torch.zeros(scored_BT.shape, dtype=torch.float64)
-    found_BT[scored_BT] = values_BY.cpu().double()[view.weight_BT.cpu() > 0]
+    found_BT[scored_BT] = values_BY[view.weight_BT > 0]
     return found_BT
 
 

@@ -222,7 +222,7 @@ def _flex(
     # It brings the compiler: a second of every start, were it imported above.
     from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
-    if not q_BHTE.is_cuda and torch.is_grad_enabled() and q_BHTE.requires_grad:
+    if q_BHTE.device.type == "cpu" and torch.is_grad_enabled() and q_BHTE.requires_grad:
         raise ValueError("attention.kernel=flex has no gradient on a CPU: use auto, sdpa or reference there")
     added = None if bias is None else bias.expand(q_BHTE.shape[0], *bias.shape[1:])
     T, S = q_BHTE.shape[2], k_BGSE.shape[2]
@@ -246,7 +246,7 @@ def _flex(
         # It passes over all pairs of positions: once for all layers. A compiled block has no cache.
         is_cached = once is not None and not torch.compiler.is_compiling()
         block_mask = once(blocks) if is_cached and once is not None else blocks()
-    run = _compiled_flex() if q_BHTE.is_cuda else flex_attention
+    run = flex_attention if q_BHTE.device.type == "cpu" else _compiled_flex()
     return run(  # type: ignore[operator]
         q_BHTE,
         k_BGSE,

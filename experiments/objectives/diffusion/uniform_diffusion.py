@@ -193,7 +193,7 @@ def predicted(logits_XV: Tensor, sampling: SamplingConfig) -> Tensor:
 def posterior(p_XV: Tensor, noisy_X: Tensor, alpha_t: float, alpha_s: float, states_V: Tensor) -> Tensor:
     """q(z_s | z_t, x) with the predicted probabilities of x, (..., V), as in UDLM."""
     noisy_XV = F.one_hot(noisy_X, p_XV.shape[-1]).double()
-    N, alpha_ts = int(states_V.sum()), alpha_t / alpha_s
+    N, alpha_ts = states_V.sum(dtype=torch.float64), alpha_t / alpha_s
     q_XV = N * alpha_t * p_XV * noisy_XV + (alpha_ts - alpha_t) * noisy_XV + (alpha_s - alpha_t) * p_XV
     q_XV = q_XV + (1 - alpha_ts) * (1 - alpha_s) / N * states_V
     return q_XV / q_XV.sum(-1, keepdim=True)

@@ -73,14 +73,14 @@ class CausalLM(Objective):
 
     def likelihood_score(self, model: Backbone, batch: Batch, generators: Sequence[torch.Generator]) -> Score:
         view = self.answer_view(batch).to(next(model.parameters()).device)
-        nats_BT = at_tokens(self.nats(view.run(model), view).double(), batch)
+        nats_BT = at_tokens(self.nats(view.run(model), view).cpu().double(), batch)
         scored_BT = batch.answer_BT & batch.valid_BT
         if not self.begin:
             scored_BT = F.pad(scored_BT[:, 1:], (1, 0))  # the first token has no context
         return Score(
-            nats_B=nats_BT.sum(1).cpu(),
+            nats_B=nats_BT.sum(1),
             bytes_B=scored_bytes(batch, scored_BT),
-            by_token=TokenScores.of(batch, nats_BT.cpu(), scored_BT, scored_BT),
+            by_token=TokenScores.of(batch, nats_BT, scored_BT, scored_BT),
         )
 
     def prefill_state(

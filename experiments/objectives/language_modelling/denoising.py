@@ -175,9 +175,9 @@ class Denoising(Objective):
         nats_BT, counted_BT = (torch.zeros(scored_BT.shape, dtype=torch.float64) for _ in range(2))
         for _ in range(self.config.evaluation_samples):
             view, hidden_BT = self._corrupted(batch, generators, score_end=False)
-            view = view.to(device)
-            found_BY = self.nats(view.run(model), view).double()
-            nats_B += found_BY.sum(1).cpu()
+            on_device = view.to(device)
+            found_BY = self.nats(on_device.run(model), on_device).cpu().double()
+            nats_B += found_BY.sum(1)
             bytes_B += scored_bytes(batch, hidden_BT)
             nats_BT += in_text_order(found_BY, view, scored_BT)
             counted_BT += hidden_BT

@@ -143,9 +143,9 @@ class MaskedLM(UnmaskingObjective):
             hidden_BT = (order_BT == index) & scored_BT
             shown_BT = batch.tokens_BT.masked_fill(hidden_BT, self.vocabulary.mask)
             view = self._view(batch, shown_BT, hidden_BT).to(device)
-            found_BT = self.nats(view.run(model), view).double()
-            nats_B += found_BT.sum(1).cpu()
-            nats_BT += found_BT.cpu()
+            found_BT = self.nats(view.run(model), view).cpu().double()
+            nats_B += found_BT.sum(1)
+            nats_BT += found_BT
         nats_B = nats_B * length_B / samples_B
         weight_B1 = (length_B / samples_B)[:, None]
         drawn_BT = (order_BT < samples_B[:, None]) & scored_BT

@@ -110,9 +110,10 @@ class PrefixLM(Objective):
         for _ in range(samples):
             drawn_BT = suffix_mask(batch.valid_BT, row_noise(generators, 1)[:, 0])
             suffix_BT = torch.where(cut_B1, drawn_BT, scored_BT)
-            view = self._view(batch, suffix_BT).to(device)
-            found_BY = self.nats(view.run(model), view).double()
-            nats_B += found_BY.sum(1).cpu() / samples
+            view = self._view(batch, suffix_BT)
+            on_device = view.to(device)
+            found_BY = self.nats(on_device.run(model), on_device).cpu().double()
+            nats_B += found_BY.sum(1) / samples
             bytes_B += scored_bytes(batch, suffix_BT) / samples
             nats_BT += in_text_order(found_BY, view, suffix_BT & scored_BT) / samples
             counted_BT += suffix_BT / samples

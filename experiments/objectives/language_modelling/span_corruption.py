@@ -171,9 +171,11 @@ class SpanCorruption(Objective):
         nats_BT, counted_BT = (torch.zeros(batch.tokens_BT.shape, dtype=torch.float64) for _ in range(2))
         for _ in range(self.config.evaluation_samples):
             noise_BT = torch.cat([self._noise(batch, 1, generator) for generator in generators])
-            view = self._view(batch, noise_BT, score_all=False).to(device)
-            found_BY, cut_BT = self.nats(view.run(model), view).double(), noise_BT & batch.answer_BT
-            nats_B += found_BY.sum(1).cpu()
+            view = self._view(batch, noise_BT, score_all=False)
+            on_device = view.to(device)
+            found_BY = self.nats(on_device.run(model), on_device).cpu().double()
+            cut_BT = noise_BT & batch.answer_BT
+            nats_B += found_BY.sum(1)
             bytes_B += scored_bytes(batch, cut_BT)
             nats_BT += in_text_order(found_BY, view, cut_BT)
             counted_BT += cut_BT
