@@ -14,7 +14,6 @@ from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
 
-from experiments.config import CONF
 from experiments.config.structured import typed
 from experiments.config.study import TuningConfig, study_command, train_command
 from experiments.runtime.errors import ConfigError
@@ -94,8 +93,6 @@ def apply_tuned_rate(tree: dict[str, Any], *, optional: bool = False) -> None:
     if study.get("tuned") is None:
         return
     path = Path(str(study.pop("tuned")))
-    if not path.exists() and (CONF / path).exists():
-        path = CONF / path
     if optional and not path.exists():
         return
     rates = read_rates(path)
@@ -128,7 +125,7 @@ def apply_tuned_rate(tree: dict[str, Any], *, optional: bool = False) -> None:
     if arm.batch_size is not None:
         tree["budget"] = {**tree["budget"], "batch_size": arm.batch_size}
     # The record of the run has the rate, since the file may change or be removed.
-    tree["study"] = {**study, "rate_from": str(path.relative_to(CONF) if path.is_relative_to(CONF) else path)}
+    tree["study"] = {**study, "rate_from": str(path)}
     if arm.tuning is not None:
         tree["study"]["tuning"] = asdict(arm.tuning)
 

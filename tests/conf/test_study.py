@@ -18,7 +18,9 @@ from tests.tiers import fast_only
 STUDIES = sorted(path.stem for path in (CONF / "study").glob("*.yaml"))
 
 
-GIVEN = {study: ["study.tuned=null"] for study in ("attention_variants", "canon", "confirm", "laptop", "variants")}
+GIVEN = {
+    study: ["study.tuned=null"] for study in ("attention_variants", "canon", "confirm", "laptop", "variants")
+}
 """What a study needs that another command writes, left out."""
 
 

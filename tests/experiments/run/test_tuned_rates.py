@@ -40,6 +40,16 @@ def test_a_run_gets_the_rate_of_its_arm(tmp_path: Path) -> None:
     assert chosen.resolved["study"] == {"name": "confirm", "rate_from": str(tmp_path / "rates.yaml")}
 
 
+def test_a_run_gets_the_batch_size_and_the_record_of_its_search(tmp_path: Path) -> None:
+    tuning = {"validation": 2.5, "second_validation": 2.6, "trials": 12, "sensitivity": 0.1}
+    chosen = confirm(tmp_path, "seed=0", batch_size=2, tuning=tuning)
+    assert chosen.budget.batch_size == chosen.resolved["budget"]["batch_size"] == 2
+    assert chosen.budget.tokens == confirm(tmp_path, "seed=0").budget.tokens
+    assert chosen.resolved["study"]["tuning"] == tuning
+    assert chosen.study.tuning is not None
+    assert chosen.study.tuning.second_validation == 2.6
+
+
 def test_the_rate_is_part_of_the_name_and_the_file_is_not(tmp_path: Path) -> None:
     by_hand = commands.settings(
         "study=confirm", "study.tuned=null", "backbone=decoder", "scale.targets.flops=280000",
