@@ -149,9 +149,15 @@ OPTIONS = {
         "backbone=decoder",
         "objective.separate_documents=true",
         "backbone.attention.kernel=flex",
+        "backbone.attention.head_dim=16",
         "backbone.positions.kind=alibi",
     ),
-    "FlexAttention": ("backbone=decoder", "backbone.attention.kernel=flex", "backbone.attention.softcap=20"),
+    "FlexAttention": (
+        "backbone=decoder",
+        "backbone.attention.kernel=flex",
+        "backbone.attention.head_dim=16",
+        "backbone.attention.softcap=20",
+    ),
     "packed documents, hybrid": (
         "backbone=hybrid",
         "backbone.layers=[mamba,mamba2,gla,kda]",
@@ -282,7 +288,7 @@ def dense_flex_attention(
     v_BGSE: Tensor,
     *,
     score_mod: Callable[..., Tensor],
-    block_mask: BlockMask,
+    block_mask: BlockMask | None,
     scale: float,
     enable_gqa: bool,
 ) -> Tensor:
@@ -291,7 +297,8 @@ def dense_flex_attention(
     b, h, t, s = torch.meshgrid(*(torch.arange(size, device=DEVICE) for size in sizes), indexing="ij")
     k_BHSE, v_BHSE = (x.repeat_interleave(sizes[1] // x.shape[1], dim=1) for x in (k_BGSE, v_BGSE))
     score_BHTS = score_mod(q_BHTE @ k_BHSE.mT * scale, b, h, t, s)
-    score_BHTS = score_BHTS.masked_fill(~block_mask.mask_mod(b, h, t, s), -math.inf)
+    if block_mask is not None:
+        score_BHTS = score_BHTS.masked_fill(~block_mask.mask_mod(b, h, t, s), -math.inf)
     return score_BHTS.softmax(-1) @ v_BHSE
 
 

@@ -14,7 +14,14 @@ from torch import Tensor, nn
 
 from architectures.kernels.pointwise import path
 from architectures.layers.attention.config import AttentionConfig
-from architectures.layers.attention.functional import Once, Scores, attend, attention_mask, without_cudnn
+from architectures.layers.attention.functional import (
+    FLEX_WIDTH,
+    Once,
+    Scores,
+    attend,
+    attention_mask,
+    without_cudnn,
+)
 from architectures.layers.attention.kv_cache import (
     EMPTY,
     Cache,
@@ -54,11 +61,15 @@ class SoftmaxAttention(Mixer):
         if c.kernel != "auto":
             return c.kernel
         special = not c.sinks and not (c.dropout and self.training)
-        if cuda and special and (masked or c.softcap is not None):
+        if cuda and special and self.narrowest() >= FLEX_WIDTH and (masked or c.softcap is not None):
             return "flex"
         if native and special:
             return "cpp"
         return "sdpa" if c.softcap is None else "reference"
+
+    def narrowest(self) -> int:
+        """Return the smaller width of the queries and the values of a head."""
+        return self.head_dim
 
     def scale(self) -> float:
         """Return the factor of q k^T."""

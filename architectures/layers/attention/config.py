@@ -77,9 +77,10 @@ class AttentionConfig:
     dropout: float = 0.0
     """Share of the attention weights dropped in training."""
     kernel: str = "auto"
-    """``reference`` (plain), ``sdpa`` (PyTorch's fused attention), ``flex`` (FlexAttention, compiled on a
-    GPU), or ``auto``: sdpa, but flex on a GPU for windows and documents, and for soft caps there; on a CPU
-    C++ kernels, for single tokens where they support the layer, for full sequences where they are faster."""
+    """``reference`` (plain), ``sdpa`` (PyTorch's fused attention), ``flex`` (FlexAttention, compiled on a GPU
+    for heads of width 16 or more), or ``auto``: sdpa, but flex on a GPU for windows, documents and soft caps
+    there; on a CPU C++ kernels, for single tokens where they support the layer, for full sequences where they
+    are faster."""
     cache: str = "contiguous"
     """The cache of keys and values in decoding: ``contiguous`` (local layers: a ring), ``paged``,
     ``int8``."""

@@ -22,6 +22,8 @@ from architectures.kernels.attention import blockwise
 from architectures.kernels.pointwise import path
 
 KERNELS = ("auto", "reference", "sdpa", "flex")
+FLEX_WIDTH = 16
+"""Narrowest heads that FlexAttention compiles for a GPU."""
 Once = Callable[[Callable[[], Any]], Any]
 """Calls a function once for all layers of a batch, and returns the cached result."""
 
@@ -224,22 +226,25 @@ def _flex(
 
     if q_BHTE.device.type == "cpu" and torch.is_grad_enabled() and q_BHTE.requires_grad:
         raise ValueError("attention.kernel=flex has no gradient on a CPU: use auto, sdpa or reference there")
-    added = None if bias is None else bias.expand(q_BHTE.shape[0], *bias.shape[1:])
-    T, S = q_BHTE.shape[2], k_BGSE.shape[2]
+    if q_BHTE.device.type != "cpu" and (width := min(q_BHTE.shape[-1], v_BGSF.shape[-1])) < FLEX_WIDTH:
+        raise ValueError(
+            f"attention.kernel=flex takes heads of width {FLEX_WIDTH} or more, not {width}: use auto or sdpa"
+        )
+    B, H, T, _ = q_BHTE.shape
+    S = k_BGSE.shape[2]
+    added_BHTS = None if bias is None else bias.expand(B, H, *bias.shape[2:])
 
     def change(score: Tensor, b: Tensor, h: Tensor, t: Tensor, s: Tensor) -> Tensor:
         if scores.softcap is not None:
             score = scores.softcap * torch.tanh(score / scores.softcap)
-        return score if added is None else score + added[b, h if added.shape[1] > 1 else 0, t, s]
+        return score if added_BHTS is None else score + added_BHTS[b, h, t, s]
 
     def blocks() -> Any:
         if causal:
             return create_block_mask(lambda b, h, t, s: t >= s, None, None, T, S, q_BHTE.device)
         assert mask is not None
-        seen = mask.expand(q_BHTE.shape[0], 1, T, S)
-        return create_block_mask(
-            lambda b, h, t, s: seen[b, 0, t, s], q_BHTE.shape[0], None, T, S, q_BHTE.device
-        )
+        seen_BTS = mask.expand(B, 1, T, S)[:, 0]
+        return create_block_mask(lambda b, h, t, s: seen_BTS[b, t, s], B, None, T, S, q_BHTE.device)
 
     block_mask = None
     if causal or mask is not None:

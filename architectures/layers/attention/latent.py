@@ -137,6 +137,9 @@ class LatentAttention(SoftmaxAttention):
         )
         return torch.einsum("bhtr,hvr->bhtv", y_BHTR, value_HVR)
 
+    def narrowest(self) -> int:
+        return min(self.latent.nope_dim + self.latent.rope_dim, self.latent.v_dim)
+
     def scale(self) -> float:
         """1/sqrt of the width of a head's queries: the absorbed ones are wider, and scaled the same."""
         width = self.latent.nope_dim + self.latent.rope_dim

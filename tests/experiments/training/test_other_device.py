@@ -28,7 +28,7 @@ def test_every_case_trains_evaluates_and_generates_on_another_device(group: str,
         cwd=commands.ROOT,
         capture_output=True,
         text=True,
-        timeout=600,
+        timeout=1800,
     )
     assert done.returncode == 0, done.stderr
     results = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]

@@ -194,9 +194,19 @@ def test_the_path_taken_is_the_one_asked_for(monkeypatch):
         attention(x, context(x))
         assert len(calls) == fused_calls
         assert attention.kernel(masked="window" in settings, cuda=False) == name
-    assert layer(2, 2, 4, causal=True, window=2).kernel(masked=True, cuda=True) == "flex"
-    assert layer(2, 2, 4, causal=True, softcap=3.0).kernel(masked=False, cuda=True) == "flex"
-    assert layer(2, 2, 4, causal=True).kernel(masked=False, cuda=True) == "sdpa"
+    assert layer(2, 2, 16, causal=True).kernel(masked=False, cuda=True) == "sdpa"
+
+
+@pytest.mark.parametrize(("width", "windowed", "capped"), [(16, "flex", "flex"), (12, "sdpa", "reference")])
+def test_auto_is_flex_on_a_gpu_where_that_compiles(width: int, windowed: str, capped: str) -> None:
+    assert layer(2, 2, width, causal=True, window=2).kernel(masked=True, cuda=True) == windowed
+    assert layer(2, 2, width, causal=True, softcap=3.0).kernel(masked=False, cuda=True) == capped
+
+
+def test_flex_on_a_gpu_refuses_heads_that_it_cannot_compile() -> None:
+    tensors = [torch.empty(1, 2, 4, width, device="meta") for width in (32, 32, 12)]
+    with pytest.raises(ValueError, match="width 16 or more, not 12"):
+        attend(*tensors, Scores(scale=1.0), kernel="flex", causal=True)
 
 
 def test_dropout_is_off_in_evaluation():
