@@ -22,7 +22,7 @@ from analysis.report.page import find, render_page
 from analysis.track.results import scored_runs
 from analysis.track.rules import read_track
 from analysis.track.runs import sweep
-from experiments.cli import MODULES
+from experiments.cli import MODULES, find_command
 from experiments.config.study import study_words
 from experiments.run.summary import summary
 from experiments.run.tuned_rates import read_rates
@@ -40,9 +40,9 @@ REGISTERED |= {f"archbench findings claim={name} --own-runs" for name in CLAIMS}
 REGISTERED |= {record.command for record in RECORDS.values()}
 FRAMES = ("bridge", "compare", "eigenvalues", "experts", "variants")
 FIGURES = (
-    "learning_curves", "compute_to_target", "learning_rates", "scaling_laws", "pareto_fronts",
-    "further_tests", "recall_maps", "positions", "slices", "gains", "performance_profiles",
-    "gradient_norms",
+    "training_loss", "learning_curves", "compute_to_target", "learning_rates", "scaling_laws",
+    "pareto_fronts", "further_tests", "recall_maps", "positions", "slices", "gains",
+    "performance_profiles", "gradient_norms",
 )  # fmt: skip
 NO_POINTS = pd.DataFrame(columns=["path", "kind", "step", "tokens", "flops", "seconds"])
 
@@ -148,6 +148,9 @@ def test_commands_on_the_page(tmp_path: Path) -> None:
     found = {html.unescape(text) for text in re.findall("<code>(.*?)</code>", page)}
     assert "probes" not in " ".join(found)
     check_all(found)
+    text = html.unescape(re.sub(r"<script.*?</script>", "", page, flags=re.DOTALL))
+    for words in re.findall(r"archbench ([a-z]+ ?[a-z]*)", text):  # also those outside of <code>
+        assert find_command(words.split())[0] in MODULES
 
 
 @pytest.mark.full

@@ -29,7 +29,8 @@ def compute_to_target(reached: pd.DataFrame, frame: pd.DataFrame) -> go.Figure |
         reached: from ``levels_reached``.
         frame: from ``load_study``, for the models' colours.
     """
-    groups = list(reached.groupby(TASK_SCALE, sort=True))[:MOST_PANELS]
+    groups = [group for group in reached.groupby(TASK_SCALE, sort=True) if group[1]["arm"].nunique() > 1]
+    groups = groups[:MOST_PANELS]
     if not groups:
         return None
     figure, cells = make_panels([f"{task}, {scale}" for (task, scale), _ in groups])

@@ -1,7 +1,7 @@
-"""The figure on the report's first screen: what each model gains over its baseline, with 95% intervals.
+"""The table with a figure on the report's first screen: scores with intervals, verdicts and costs.
 
 A panel for each task and likelihood type, with an axis of its own, as scores of different types are not
-comparable. It is drawn by the page itself, from positions in percent, so that it fits every width.
+comparable. The page draws the intervals itself, from positions in percent, so that they fit every width.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ import pandas as pd
 from matplotlib.ticker import MaxNLocator
 
 from analysis.figures.style import styles
-from analysis.stats.arms import TASK_SCALE, ranked
+from analysis.stats.arms import TASK_SCALE, finished, ranked
 from analysis.stats.verdicts.verdict import BETTER, EQUIVALENT, WORSE
 from analysis.tables.body import table_rows
-from analysis.tables.columns import table_columns, verdict_text
+from analysis.tables.columns import COSTS, score_text, table_columns, verdict_text
 
 MOST_ROWS = 12
 """Models that a panel shows; the tables have all."""
@@ -32,14 +32,18 @@ class Bar:
 
     arm: str
     colour: str
-    middle: float | None
-    """Where the difference is; None of the baseline, and of a model that is not compared."""
+    middle: float
     low: float | None
+    """The 95% interval over seeds; None for a single seed."""
     high: float | None
-    baseline: bool
+    seeds: list[float]
+    """The score of each seed."""
     decided: bool
-    """True where the verdict is better, worse or equivalent: drawn as a filled point."""
-    text: str
+    """True for the baseline, and where the verdict is better, worse or equivalent: a filled point."""
+    score: str
+    verdict: str
+    costs: list[str]
+    """In the order of ``Panel.costs``."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,60 +51,75 @@ class Panel:
     """The models of one task and likelihood type."""
 
     title: str
-    subtitle: str
-    zero: float
-    """Position of the baseline."""
+    metric: str
+    baseline: str
+    costs: list[str]
+    """Heads of the columns of costs."""
     ticks: list[tuple[float, str]]
     """Position and label of each tick."""
     bars: list[Bar]
     more: int
     """Models that the panel leaves out."""
+    unranked: list[str]
+    """Models with a score that are not ranked, as they have not learned the task."""
 
 
 def panels(arms: pd.DataFrame, frame: pd.DataFrame) -> list[Panel]:
-    """Return the panels of a study; none for a type with a single model.
+    """Return the panels of a study; none for a type without ranked models.
 
     Args:
         arms: from ``analysis.stats.versus_baseline.with_differences``.
         frame: from ``load_study``.
     """
     colours = {arm: look["color"] for arm, look in styles(frame).items()}
+    scores = frame[finished(frame)].groupby([*TASK_SCALE, "arm"])["score"].agg(list)
     study_panels = []
     for (task, scale), rows in arms.groupby(TASK_SCALE, sort=True):
-        models = rows[ranked(rows)]
-        body = table_rows(models, table_columns(models, wide=False)) if len(models) else []
+        body = table_rows(rows, table_columns(rows, wide=False))
         for group in dict.fromkeys(row.group for row in body):
             group_rows = pd.DataFrame([row.source for row in body if row.group == group])
-            if group_rows["gain"].notna().any():
-                study_panels.append(_panel(f"{task}, {scale}", group, group_rows, colours))
+            if (is_ranked := ranked(group_rows)).any():
+                title = ", ".join(filter(None, [str(task), str(scale), group]))
+                unranked = group_rows["arm"][~is_ranked].tolist()
+                seeds = scores.loc[task, scale].to_dict()
+                study_panels.append(_panel(title, group_rows[is_ranked], unranked, colours, seeds))
     return study_panels
 
 
-def _panel(title: str, group: str, rows: pd.DataFrame, colours: dict[str, str]) -> Panel:
-    gains = rows[["gain", "gain_low", "gain_high"]].astype(float)
-    ends = [0.0, *gains.to_numpy().ravel()]
-    low, high = float(np.nanmin(ends)), float(np.nanmax(ends))
-    room = PADDING * (high - low or 1.0)
+def _panel(
+    title: str,
+    rows: pd.DataFrame,
+    unranked: list[str],
+    colours: dict[str, str],
+    seed_scores: dict[str, list[float]],
+) -> Panel:
+    row, more = rows.iloc[0], max(0, len(rows) - MOST_ROWS)
+    rows = rows.head(MOST_ROWS)
+    values = np.array([*rows[["score", "low", "high"]].astype(float).to_numpy().ravel()])
+    values = np.concatenate([values, *(seed_scores[str(arm)] for arm in rows["arm"])])
+    low, high = float(np.nanmin(values)), float(np.nanmax(values))
+    room = PADDING * (high - low or abs(high) or 1.0)
     low, high = low - room, high + room
 
-    def percent(value: float) -> float | None:
-        return round(100 * (value - low) / (high - low), 2) if math.isfinite(value) else None
+    def percent(value: float) -> float:
+        return round(100 * (value - low) / (high - low), 2)
 
     bars = [
         Bar(
-            arm=str(row["arm"]), colour=colours[str(row["arm"])], middle=percent(gains["gain"][index]),
-            low=percent(gains["gain_low"][index]), high=percent(gains["gain_high"][index]),
-            baseline=row["arm"] == row["baseline"],
-            decided=row["verdict"] in (BETTER, WORSE, EQUIVALENT), text=verdict_text(row),
+            arm=str(row["arm"]), colour=colours[str(row["arm"])], middle=percent(row["score"]),
+            low=percent(row["low"]) if math.isfinite(row["low"]) else None,
+            high=percent(row["high"]) if math.isfinite(row["high"]) else None,
+            seeds=[percent(score) for score in seed_scores[str(row["arm"])]],
+            decided=row["arm"] == row["baseline"] or row["verdict"] in (BETTER, WORSE, EQUIVALENT),
+            score=score_text(row), verdict=verdict_text(row),
+            costs=[column.text(row) for column in COSTS],
         )
-        for index, row in rows.head(MOST_ROWS).iterrows()
+        for _, row in rows.iterrows()
     ]  # fmt: skip
     ticks = [tick for tick in MaxNLocator(nbins=TICKS).tick_values(low, high) if low <= tick <= high]
-    row = rows.iloc[0]
-    prefix = f"{group}, " if group else ""
     return Panel(
-        title=title, subtitle=f"{prefix}{str(row['metric']).replace('_', ' ')} against {row['baseline']}",
-        zero=percent(0.0) or 0.0,
-        ticks=[(percent(tick) or 0.0, f"{tick:+g}" if tick else "0") for tick in ticks],
-        bars=bars, more=max(0, len(rows) - MOST_ROWS),
+        title=title, metric=f"{str(row['metric']).replace('_', ' ')}, {row['direction']} is better",
+        baseline=str(row["baseline"]), costs=[column.head for column in COSTS],
+        ticks=[(percent(tick), f"{tick:g}") for tick in ticks],
+        bars=bars, more=more, unranked=unranked,
     )  # fmt: skip

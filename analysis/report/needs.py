@@ -47,10 +47,10 @@ def needs(frame: pd.DataFrame, history: pd.DataFrame, names: Iterable[str]) -> d
     """
     again = () if finished(frame).all() else training_commands(frame)
     reasons: dict[str, Callable[[], Need]] = {
+        "training_loss": lambda: Need(reason="No run has logged two training losses"),
         "learning_curves": lambda: Need(
-            reason="Runs were validated, but none has ended, which says what its score is"
-            if (history["kind"] == "validation").any()
-            else "No run has been validated yet"
+            reason="No run was validated twice",
+            commands=training_commands(frame, "trainer.evaluate_every=50"),
         ),
         "compute_to_target": lambda: Need(
             reason=_levels(frame, history), commands=training_commands(frame, "trainer.evaluate_every=50")
@@ -127,7 +127,7 @@ def _levels(frame: pd.DataFrame, history: pd.DataFrame) -> str:
     return (
         _lacking(2, models, "model", "of one likelihood type whose runs have all ended")
         or _lacking(2, points, "validation", "of each run")
-        or "No model reaches a level of the baseline's validation score under every seed"
+        or "No other model reaches a level of the baseline's validation score under every seed"
     )
 
 

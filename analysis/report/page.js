@@ -1,8 +1,9 @@
 const AXES = JSON.parse(document.getElementById("axes").textContent);
 const dark = matchMedia("(prefers-color-scheme: dark)");
-const NARROW = 620;
-const figures = () => document.querySelectorAll(".js-plotly-plot");
-function axes(div) { return Object.keys(div._fullLayout).filter(k => /^[xy]axis[0-9]*$/.test(k)); }
+const NARROW = 620, PAPER = 680;
+const drawn = () => document.querySelectorAll(".js-plotly-plot");
+const axes = layout => Object.keys(layout).filter(key => /^[xy]axis[0-9]*$/.test(key));
+const isShown = element => element.checkVisibility();
 
 // Plotly is stored compressed: as it is, it alone would be five megabytes.
 async function start() {
@@ -12,29 +13,42 @@ async function start() {
   const script = document.createElement("script");
   script.textContent = await new Response(stream).text();
   document.head.append(script);
-  for (const div of document.querySelectorAll(".figure[data-plot]")) {
-    const plot = JSON.parse(div.querySelector("script").textContent);
-    if (innerWidth < NARROW) stack(plot.layout);
-    await Plotly.newPlot(div, plot.data, plot.layout, {
-      displaylogo: false, responsive: true,
-      modeBarButtons: [["toImage", "zoom2d", "pan2d", "resetScale2d"]],
-    });
-  }
-  paint(dark.matches, {});
+  // A figure is drawn when it comes near the window, so that a long page opens at once.
+  const observer = new IntersectionObserver(entries => {
+    for (const entry of entries) if (entry.isIntersecting) draw(entry.target);
+  }, {rootMargin: "600px"});
+  for (const div of document.querySelectorAll(".figure")) observer.observe(div);
   dark.addEventListener("change", () => paint(dark.matches, {}));
-  addEventListener("beforeprint", () => paint(false, {autosize: false, width: 680}));
-  addEventListener("afterprint", () => paint(dark.matches, {autosize: true, width: null}));
-  for (const input of document.querySelectorAll(".curves input:not(#seeds)"))
-    input.addEventListener("change", redraw);
-  document.getElementById("seeds")?.addEventListener("change", () => show(t => t.meta === "seed"));
-  for (const input of document.querySelectorAll(".arms input")) input.addEventListener("change", toggle);
   document.body.dataset.ready = "yes";
+}
+
+async function draw(div) {
+  if (!("plot" in div.dataset)) return;
+  delete div.dataset.plot;
+  const {data, layout} = JSON.parse(div.querySelector("script").textContent);
+  if (innerWidth < NARROW) stack(layout);
+  for (const trace of data) trace.visible = isOn(trace);
+  await Plotly.newPlot(div, data, layout, {
+    displaylogo: false, responsive: true,
+    modeBarButtons: [["toImage", "zoom2d", "pan2d", "resetScale2d"]],
+  });
+  div.on("plotly_legendclick", event => {
+    const name = event.data[event.curveNumber].name;
+    for (const input of switches()) if (names(input).includes(name)) input.click();
+    return false;
+  });
+  Plotly.relayout(div, colours(div, dark.matches));
+  if (div.closest("#curves")) redraw(div);
+}
+
+function drawAll() {
+  return Promise.all([...document.querySelectorAll(".figure[data-plot]")].filter(isShown).map(draw));
 }
 
 // One panel below the other, where there is no room for two.
 function stack(layout) {
   const number = key => Number(key.slice(5) || 1);
-  const keys = Object.keys(layout).filter(k => /^xaxis[0-9]*$/.test(k)).sort((a, b) => number(a) - number(b));
+  const keys = axes(layout).filter(key => key[0] === "x").sort((a, b) => number(a) - number(b));
   const count = keys.length, lines = Math.ceil(count / 2);
   if (count < 2) return;
   keys.forEach((key, i) => {
@@ -47,49 +61,82 @@ function stack(layout) {
   if (layout.legend) layout.legend.y = 1 + 0.13 / count;
 }
 
-function paint(isDark, size) {
+function colours(div, isDark) {
   const grid = isDark ? "#333a42" : "#e3e6ea", ink = isDark ? "#e6e9ed" : "#1b1f24";
-  for (const div of figures()) {
-    const update = {"font.color": ink, "legend.font.color": ink, ...size};
-    for (const a of axes(div)) Object.assign(update,
-      {[a + ".gridcolor"]: grid, [a + ".zerolinecolor"]: grid, [a + ".linecolor"]: grid});
-    Plotly.relayout(div, update);
-  }
+  const update = {"font.color": ink, "legend.font.color": ink};
+  for (const a of axes(div._fullLayout)) Object.assign(update,
+    {[a + ".gridcolor"]: grid, [a + ".zerolinecolor"]: grid, [a + ".linecolor"]: grid});
+  return update;
 }
 
-// The learning curves: which horizontal axis, and which axes are logarithmic.
-function redraw() {
-  const curves = document.querySelector("#curves .js-plotly-plot");
+function paint(isDark, size) {
+  for (const div of drawn()) Plotly.relayout(div, {...colours(div, isDark), ...size});
+}
+
+// The learning curves: loss or validation, which horizontal axis, and which axes are logarithmic.
+function redraw(div) {
   const index = document.querySelector("input[name=axis]:checked").value;
   const kind = id => document.getElementById(id).checked ? "log" : "linear";
   const layout = {};
-  for (const a of axes(curves)) {
+  for (const a of axes(div._fullLayout)) {
     Object.assign(layout, {[a + ".type"]: kind(a[0] === "x" ? "log" : "log-score"), [a + ".autorange"]: true});
     if (a[0] === "x") layout[a + ".title.text"] = AXES[index];
   }
-  Plotly.update(curves, {x: curves.data.map(t => t.customdata.map(p => p[index]))}, layout);
+  Plotly.update(div, {x: div.data.map(t => t.customdata.map(p => p[index]))}, layout);
+}
+for (const input of document.querySelectorAll(".curves input:not(#seeds)")) {
+  input.addEventListener("change", () => {
+    const curve = document.querySelector("input[name=curve]:checked")?.value;
+    for (const part of document.querySelectorAll("[data-curve]"))
+      part.hidden = curve !== undefined && part.dataset.curve !== curve;
+    for (const div of document.querySelectorAll("#curves .js-plotly-plot")) redraw(div);
+    refit();
+  });
 }
 
-// Shows or hides an arm in every figure at once.
-function toggle(event) {
-  show(t => t.legendgroup === event.target.value || t.name === event.target.value);
-  for (const row of document.querySelectorAll(".bar[data-arm]"))
-    if (row.dataset.arm === event.target.value) row.hidden = !event.target.checked;
+// Shows or hides models in every figure at once.
+const switches = () => document.querySelectorAll(".arms input");
+const names = input => JSON.parse(input.dataset.names);
+const off = new Set();
+const isOn = trace => !off.has(trace.legendgroup || trace.name)
+  && (trace.meta !== "seed" || Boolean(document.getElementById("seeds")?.checked));
+function show() {
+  for (const div of drawn()) Plotly.restyle(div, {visible: div.data.map(isOn)});
+  for (const part of document.querySelectorAll("[data-arm]")) part.classList.toggle("off", off.has(part.dataset.arm));
 }
+document.getElementById("seeds")?.addEventListener("change", show);
+for (const input of switches()) input.addEventListener("change", () => {
+  for (const name of names(input)) input.checked ? off.delete(name) : off.add(name);
+  show();
+});
+for (const row of document.querySelectorAll(".bar")) row.cells[0].addEventListener("click", () => {
+  for (const input of switches()) if (names(input).includes(row.dataset.arm)) input.click();
+});
 
-// Brings the traces that are meant up to date with the switches: those of arms, and that of single seeds.
-function show(meant) {
-  const off = new Set([...document.querySelectorAll(".arms input:not(:checked)")].map(input => input.value));
-  const seeds = document.getElementById("seeds")?.checked;
-  for (const div of figures()) {
-    const own = div.data.map((t, i) => meant(t) ? i : -1).filter(i => i >= 0);
-    const visible = own.map(i => {
-      const trace = div.data[i];
-      return !off.has(trace.legendgroup || trace.name) && (trace.meta !== "seed" || seeds);
-    });
-    if (own.length) Plotly.restyle(div, {visible}, own);
+// A table that is wider than the page becomes a list of rows, each with the heads of its cells.
+function fit(width) {
+  for (const box of document.querySelectorAll(".scroll")) {
+    const table = box.firstElementChild, head = [...table.tHead.rows[0].cells].map(cell => cell.textContent);
+    if (!isShown(box)) continue;
+    table.classList.remove("listed");
+    if (table.scrollWidth <= (width || box.clientWidth)) continue;
+    table.classList.add("listed");
+    for (const row of table.tBodies[0].rows)
+      [...row.cells].forEach((cell, i) => cell.dataset.head = cell.colSpan > 1 ? "" : head[i]);
   }
 }
+function refit() {
+  fit();
+  for (const div of drawn()) if (isShown(div)) Plotly.Plots.resize(div);
+}
+for (const part of document.querySelectorAll("details")) part.addEventListener("toggle", refit);
+addEventListener("resize", () => fit());
+addEventListener("beforeprint", () => {
+  drawAll();
+  paint(false, {autosize: false, width: PAPER});
+  fit(PAPER);
+});
+addEventListener("afterprint", () => { paint(dark.matches, {autosize: true, width: null}); fit(); });
 
 // Numbers as the tables write them: 1.23e15, 45.2k, 400 MiB, 2.115 ± 0.014.
 function value(text) {
@@ -111,4 +158,5 @@ for (const table of document.querySelectorAll("table.sortable")) {
     body.append(...rows.sort((a, b) => sign * compare(a, b)));
   });
 }
+fit();
 start();

@@ -21,14 +21,16 @@ from markupsafe import Markup
 
 from analysis.figures.against import against_figure
 from analysis.figures.capacity import capacity_figures
+from analysis.figures.compute import score_over_compute
 from analysis.figures.contexts import further_curves, position_curves, read_positions, recall_maps
-from analysis.figures.curves import AXES, learning_curves
+from analysis.figures.curves import AXES, learning_curves, loss_curves
 from analysis.figures.scores import final_scores, forest, profiles
 from analysis.figures.style import styles
 from analysis.figures.text_slices import slice_gains
 from analysis.figures.tradeoffs import decoding_note, pareto_fronts
 from analysis.figures.training import compute_to_target, gradient_norms, rate_curves
 from analysis.report import tables
+from analysis.report.cards import cards
 from analysis.report.differences import panels
 from analysis.report.needs import needs, speed_commands
 from analysis.scaling.figures import scaling_curves
@@ -44,9 +46,9 @@ from analysis.stats.extra_tests import published
 from analysis.stats.learning_rates.sensitivity import rate_notes, rate_optima, rate_runs
 from analysis.stats.ranking.ranks import baseline_gains, levels_reached
 from analysis.stats.run_costs import cost_grid, stability_grid
+from analysis.stats.targets.performance_profile import lines
 from analysis.stats.text_slices import slice_table
 from analysis.stats.versus_baseline import with_differences
-from analysis.stats.warnings import study_warnings
 from analysis.tables.format import flops
 from analysis.tables.headings import counts_line, joined_lines, study_name, verdict
 from analysis.tables.sentences import answers
@@ -58,6 +60,7 @@ from experiments.tasks.metrics import LIKELIHOOD_TYPES
 POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
 BOOTSTRAPS = 100
 """Samples for the bands of scaling laws; ``analysis.scaling`` takes more."""
+MOST_SWITCHES = 12
 LEGEND = 10
 """A figure with more models than this has no legend: the switches of the page show their colours."""
 TAG = re.compile(r"\\u003c(?!(?:\\u002f)?(?:br|b|extra)\\u003e)")
@@ -88,6 +91,8 @@ def find(frame: pd.DataFrame, history: pd.DataFrame, speed: pd.DataFrame | None 
     """
     laws = scaling_fits(frame, history)
     figures = {
+        "score_over_compute": score_over_compute(frame),
+        "training_loss": loss_curves(frame, history),
         "learning_curves": learning_curves(frame, history),
         "final_scores": final_scores(frame),
         "compute_to_target": compute_to_target(levels_reached(frame, history), frame),
@@ -143,22 +148,63 @@ def plot_json(figure: go.Figure) -> Markup:
     return Markup(text.replace("<", "\\u003c"))
 
 
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """The result of a task and likelihood type."""
+
+    where: str
+    lead: str
+    """The first sentence."""
+    rest: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Switch:
+    """A switch that shows or hides a model in all figures."""
+
+    name: str
+    colour: str
+    names: list[str]
+    """Of the traces of figures."""
+
+
 def _summary(frame: pd.DataFrame) -> dict[str, object]:
     """Return the values above the first section."""
     arms = with_differences(frame)
-    sentences = [line.partition(": ") for line in answers(arms)]
     return {
         "study": study_name(frame),
-        "answers": [{"where": where, "what": what} for where, _, what in sentences],
+        "answers": [_answer(line) for line in answers(arms)],
         "panels": panels(arms, frame),
         "joined": joined_lines(frame),
         "counts": counts_line(frame),
         "hours": f"{frame['training_seconds'].sum() / 3600:.2f}",
         "flops": flops(frame["training_flops"].sum()),
         "matched": matched_line(frame),
-        "warnings": study_warnings(frame),
-        "colours": {arm: look["color"] for arm, look in styles(frame).items()},
+        "warnings": tables.warning_groups(frame),
+        "switches": switches(frame),
     }
+
+
+def _answer(line: str) -> Answer:
+    where, _, sentences = line.partition(": ")
+    lead, end, rest = sentences.partition(". ")
+    return Answer(where=where, lead=lead + end.rstrip(), rest=rest)
+
+
+def switches(frame: pd.DataFrame) -> list[Switch]:
+    """Return a switch for each model, or for each backbone of more than ``MOST_SWITCHES`` models."""
+    look = styles(frame)
+    of_lines = frame.assign(line=lines(frame)).groupby("line", sort=True)["arm"].unique()
+    if len(look) > MOST_SWITCHES:
+        return [
+            Switch(name=str(line), colour=look[arms[0]]["color"], names=[str(line), *arms])
+            for line, arms in of_lines.items()
+        ]
+    single = {arms[0]: str(line) for line, arms in of_lines.items() if len(arms) == 1}
+    return [
+        Switch(name=arm, colour=look[arm]["color"], names=list(dict.fromkeys([arm, single.get(arm, arm)])))
+        for arm in sorted(look)
+    ]
 
 
 def _sections(frame: pd.DataFrame, history: pd.DataFrame, content: Findings) -> dict[str, object]:
@@ -175,13 +221,13 @@ def _sections(frame: pd.DataFrame, history: pd.DataFrame, content: Findings) -> 
             "largest_batch_table": largest_grid(speed),
         }
     return measured | {
-        "verdict_tables": tables.verdict_tables(frame),
+        "task_tables": tables.task_tables(frame),
+        "cards": cards(frame, history),
         "further_tables": [grid for names in task_scales for grid in more_tables(frame, *names)],
         "slice_tables": list(slice_grids(slice_table(frame))),
         "tables_over_tasks": grids_over_tasks(frame),
         "stability_table": stability_grid(frame, history),
         "cost_table": cost_grid(frame),
-        "speed_table": tables.speed_table(frame),
         "speed_commands": speed_commands(frame),
         "run_table": tables.run_table(frame),
         "config_tables": tables.config_tables(frame),

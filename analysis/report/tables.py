@@ -8,15 +8,14 @@ import pandas as pd
 
 from analysis.figures.style import styles
 from analysis.load.arm_names import config_differences
-from analysis.stats.arms import TASK_SCALE, arm_table
+from analysis.stats.arms import TASK_SCALE
 from analysis.stats.comparisons import comparisons
 from analysis.stats.grid import Grid
 from analysis.stats.versus_baseline import with_differences
+from analysis.stats.warnings import study_warnings
 from analysis.tables.body import REFERENCES, table_rows
-from analysis.tables.columns import table_columns
-from analysis.tables.format import flops, seconds, si, size
+from analysis.tables.columns import RESULTS, Column, table_columns
 from analysis.tables.headings import held_equal, how_compared, item_line, scored_line, title
-from analysis.tables.text import COLUMNS_NOTE
 
 PROVENANCE = {
     "git_commit": "commit", "git_dirty": "uncommitted changes", "fingerprint": "data",
@@ -26,9 +25,13 @@ PROVENANCE = {
 """Columns of the frame with the provenance of a run, with their titles."""
 
 
+STATISTICS = ("likelihood", "rank", "p", "detectable", "seeds to decide", "error over items")
+"""Heads of the columns in a table of scores, next to score and verdict; a table of costs has the others."""
+
+
 @dataclass(frozen=True, kw_only=True)
-class VerdictRow:
-    """A model's row in a verdict table."""
+class ScoreRow:
+    """A model's row in a table of scores."""
 
     css: str
     """Classes of the row: a reference, the first of its likelihood type."""
@@ -42,67 +45,77 @@ class VerdictRow:
 
 
 @dataclass(frozen=True, kw_only=True)
-class VerdictTable:
-    """The models of a task at one scale, and how they were compared."""
+class TaskTables:
+    """The models of a task at one scale: scores and costs, and how they were compared."""
 
     title: str
     held_equal: str
     head: list[str]
-    rows: list[VerdictRow]
+    rows: list[ScoreRow]
     notes: list[str]
+    costs: Grid
 
 
-def verdict_tables(frame: pd.DataFrame) -> list[VerdictTable]:
-    """Return the verdict table of each task and scale, with all columns."""
+def task_tables(frame: pd.DataFrame) -> list[TaskTables]:
+    """Return the tables of each task and scale, with all columns."""
     arms, pairs = with_differences(frame), comparisons(frame)
     colours = {arm: look["color"] for arm, look in styles(frame).items()}
-    verdict_tables = []
+    tables = []
     for (task, scale), rows in arms.groupby(TASK_SCALE, sort=True):
         runs = frame[(frame["task"] == task) & (frame["scale"] == scale)]
         table_pairs = pairs[(pairs["task"] == task) & (pairs["scale"] == scale)]
-        columns = table_columns(rows, wide=True)
-        verdict_rows: list[VerdictRow] = []
-        previous_group = None
-        for row in table_rows(rows, columns):
-            reference = row.group == REFERENCES
-            css = ["reference"] * reference + ["class"] * (previous_group not in (None, row.group))
-            previous_group = row.group
-            message = row.source["message"]
-            note = (message if isinstance(message, str) else "reference") if reference else row.note
-            verdict_rows.append(
-                VerdictRow(
-                    css=" ".join(css), colour=colours.get(row.source["arm"], "transparent"), cells=row.cells,
-                    note=note, span=len(columns) - len(row.cells),
-                )
-            )  # fmt: skip
-        table = VerdictTable(
-            title=title(rows), held_equal=held_equal(runs), head=[column.head for column in columns],
-            rows=verdict_rows,
-            notes=[*scored_line(runs), *item_line(rows), *how_compared(table_pairs), COLUMNS_NOTE],
+        scores, costs = score_and_cost_columns(rows)
+        table = TaskTables(
+            title=title(rows), held_equal=held_equal(runs), head=[column.head for column in scores],
+            rows=_score_rows(rows, scores, colours),
+            notes=[*scored_line(runs), *item_line(rows), *how_compared(table_pairs)],
+            costs=Grid(
+                title="Cost and size", head=[column.head for column in costs],
+                rows=[[column.text(row) for column in costs] for _, row in rows.iterrows() if row["seeds"]],
+            ),
         )  # fmt: skip
-        verdict_tables.append(table)
-    return verdict_tables
+        tables.append(table)
+    return tables
 
 
-def speed_table(frame: pd.DataFrame) -> Grid:
-    """Return the speed and memory of training, means over the seeds of each model."""
-    rows = []
-    arms = arm_table(frame)
-    for _, row in arms[arms["kind"] == "arm"].iterrows():
-        waiting = row["training_data_share"]
-        values = [
-            row["arm"], f"{row['task']}, {row['scale']}", si(row["training_tokens_per_second"]),
-            seconds(row["training_seconds"]), flops(row["training_flops"] / row["training_seconds"]),
-            flops(row["flops_per_token"]), "-" if pd.isna(waiting) else f"{waiting:.1%}",
-            size(row["training_peak_memory_bytes"]),
-            "none" if row["state_bytes_2k"] == 0 else size(row["state_bytes_2k"]),
-        ]  # fmt: skip
-        rows.append(values)
-    head = [
-        "model", "task", "tokens/s", "seconds", "FLOP/s", "FLOPs per token", "waiting for data",
-        "peak memory", "decoding state at 2048 tokens",
-    ]  # fmt: skip
-    return Grid(head=head, rows=rows)
+def score_and_cost_columns(rows: pd.DataFrame) -> tuple[list[Column], list[Column]]:
+    """Return the columns of the two tables of a task, which begin with the columns of the models' names."""
+    columns = table_columns(rows, wide=True)
+    names = columns[: columns.index(RESULTS[0])]
+    others = [column for column in columns if column not in (*names, *RESULTS)]
+    statistics = [column for column in others if column.head in STATISTICS]
+    return [*names, *RESULTS, *statistics], [
+        *names,
+        *(column for column in others if column not in statistics),
+    ]
+
+
+def _score_rows(rows: pd.DataFrame, columns: list[Column], colours: dict[str, str]) -> list[ScoreRow]:
+    score_rows: list[ScoreRow] = []
+    previous_group = None
+    for row in table_rows(rows, columns):
+        reference = row.group == REFERENCES
+        css = ["reference"] * reference + ["class"] * (previous_group not in (None, row.group))
+        previous_group = row.group
+        message = row.source["message"]
+        note = (message if isinstance(message, str) else "reference") if reference else row.note
+        score_rows.append(
+            ScoreRow(
+                css=" ".join(css), colour=colours.get(row.source["arm"], "transparent"), cells=row.cells,
+                note=note, span=len(columns) - len(row.cells),
+            )
+        )  # fmt: skip
+    return score_rows
+
+
+def warning_groups(frame: pd.DataFrame) -> list[tuple[str, list[str]]]:
+    """Return the warnings of a study by the task that they are about; those about the study come first."""
+    labels = [f"{task}, {scale}" for (task, scale), _ in frame.groupby(TASK_SCALE, sort=True)]
+    groups: dict[str, list[str]] = {"": [], **{label: [] for label in labels}}
+    for warning in study_warnings(frame):
+        label, _, text = warning.partition(": ")
+        groups[label if label in labels else ""].append(text if label in labels else warning)
+    return [(label or "the study", warnings) for label, warnings in groups.items() if warnings]
 
 
 def run_table(frame: pd.DataFrame) -> Grid:

@@ -1,12 +1,14 @@
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 
-from analysis.figures.curves import AXES, SEED, learning_curves
+from analysis.figures.curves import AXES, MOST_POINTS, SEED, learning_curves, loss_curves, thinned
 from analysis.figures.scores import final_scores
 from analysis.figures.style import PALETTE, PANEL_HEIGHT, log_axis, palette_indices, styles
 from analysis.load.study import load_history, load_study
@@ -63,6 +65,27 @@ def test_a_seed_that_was_killed_does_not_cut_the_mean(write_run: Any, tmp_path: 
     assert [len(t.x) for t in lines] == [5, 5, 5, 5, 2, 5]  # the band's edges, the seeds, the mean
 
 
+def test_the_logged_losses_are_curves(study: Path) -> None:
+    frame, history = load_study(study, "compare"), load_history(study, "compare")
+    figure = loss_curves(frame, history)
+    assert figure is not None
+    *_, mean = [t for t in figure.data if t.name == "decoder" and t.yaxis == "y2"]
+    assert mean.y == pytest.approx([3 / step + 0.001 for step in (10, 20, 30, 40, 50)])
+    assert mean.x == pytest.approx([step * 4096 for step in (10, 20, 30, 40, 50)])
+    first = history.groupby(["path", "kind"]).head(1)  # one point is no curve
+    assert loss_curves(frame, first) is None
+    assert learning_curves(frame, first) is None
+
+
+def test_a_long_curve_keeps_its_ends_and_its_early_points() -> None:
+    points = pd.DataFrame({"tokens": range(5000)})
+    kept = thinned(points)["tokens"].tolist()
+    assert len(kept) <= MOST_POINTS
+    assert (kept[:4], kept[-1]) == ([0, 1, 2, 3], 4999)
+    assert max(b - a for a, b in itertools.pairwise(kept)) < 150
+    assert len(thinned(points.head(50))) == 50
+
+
 def test_one_seed_has_no_band(write_run: Any, tmp_path: Path) -> None:
     write_run("mamba", 0)
     runs = tmp_path / "runs"
@@ -81,13 +104,13 @@ def test_references_of_the_test_split_are_not_drawn_under_validation(study: Path
 
 def test_nan_leaves_no_point(write_run: Any, tmp_path: Path) -> None:
     rows = [{"kind": "validation", "step": s, "tokens": s, "flops": s, "seconds": s, "bits_per_byte": v}
-            for s, v in ((1, 3.0), (2, "nan"), (3, "inf"))]  # fmt: skip
+            for s, v in ((1, 3.0), (2, "nan"), (3, "inf"), (4, 2.0))]  # fmt: skip
     folder = write_run("mamba", 0)
     (folder / "metrics.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
     runs = tmp_path / "runs"
     figure = learning_curves(load_study(runs, "compare"), load_history(runs, "compare"))
     assert figure is not None
-    assert all(len(t.y) == 1 for t in figure.data if t.name == "mamba")
+    assert all(len(t.y) == 2 for t in figure.data if t.name == "mamba")
 
 
 def test_many_arms_make_a_taller_panel_and_no_legend(write_run: Any, tmp_path: Path) -> None:

@@ -14,10 +14,10 @@ import pytest
 from analysis.compare import main
 from analysis.figures.curves import AXES, learning_curves
 from analysis.load.study import load_history, load_study
+from analysis.report.tables import score_and_cost_columns
 from analysis.stats.arms import TASK_SCALE
 from analysis.stats.versus_baseline import with_differences
 from analysis.tables.body import table_rows
-from analysis.tables.columns import table_columns
 from tests import ROOT
 from tests.analysis.report.browser import CHROMIUM, NARROWEST, REMEDY, document, framed, on_paper
 
@@ -30,13 +30,17 @@ CLICKS = """
 const problems = [];
 addEventListener("error", e => problems.push(e.message));
 addEventListener("unhandledrejection", e => problems.push(String(e.reason)));
+const pause = () => new Promise(done => setTimeout(done, 300));
 const wait = setInterval(async () => {
   if (document.body.dataset.ready !== "yes") return;
   clearInterval(wait);
+  document.querySelectorAll("details").forEach(part => part.open = true);
+  document.querySelectorAll("[data-curve]").forEach(part => part.hidden = false);
+  await drawAll();
+  refit();
   const rows = table => [...table.rows].map(row => [...row.cells].map(cell => cell.textContent));
-  const tables = [...document.querySelectorAll("table.sortable")]
-    .filter(table => table.tHead.rows[0].cells[1].textContent === "score (n)").map(rows);
-  const curves = document.querySelector("#curves .js-plotly-plot");
+  const tables = [...document.querySelectorAll("table.scores")].map(rows);
+  const curves = document.querySelector("[data-curve=learning_curves] .js-plotly-plot");
   const seen = {};
   const note = what => seen[what] = {
     title: curves.layout.xaxis.title.text, kind: curves.layout.xaxis.type, score: curves.layout.yaxis.type,
@@ -48,32 +52,42 @@ const wait = setInterval(async () => {
   document.querySelectorAll("input[name=axis]")[1].click();
   document.getElementById("log").click();
   document.getElementById("log-score").click();
-  await new Promise(done => setTimeout(done, 300));
+  await pause();
   note("flops");
   document.getElementById("seeds").click();
-  await new Promise(done => setTimeout(done, 300));
+  await pause();
   note("seeds");
+  document.querySelector(".bar td").click();  // a click on a name is one on its switch
+  document.querySelector(".bar td").click();
   document.querySelector(".arms input").click();
-  await new Promise(done => setTimeout(done, 300));
+  await pause();
   note("without");
-  const bars = [...document.querySelectorAll(".bar[data-arm]")]
-    .map(bar => [bar.dataset.arm, getComputedStyle(bar).display !== "none"]);
+  const bars = [...document.querySelectorAll(".bar")].map(bar => [bar.dataset.arm, !bar.matches(".off")]);
   const others = [...document.querySelectorAll(".js-plotly-plot")].flatMap(div => div.data)
     .filter(t => t.name === arm).map(t => t.visible);
   document.getElementById("seeds").click();
   document.querySelector(".arms input").click();
+  const shown = ["training_loss", "learning_curves"].map(name => {
+    document.querySelector(`input[name=curve][value=${name}]`).click();
+    return [...document.querySelectorAll("[data-curve]")].filter(isShown).map(part => part.dataset.curve);
+  });
+  document.querySelectorAll("[data-curve]").forEach(part => part.hidden = false);
   const table = document.querySelector("table.sortable");
   table.tHead.rows[0].cells[0].click();
-  await new Promise(done => setTimeout(done, 300));
+  await pause();
   note("last");
-  const wide = [...document.querySelectorAll(".figure, .panels, .bar > *, p, ul, h2, h3")]
-    .filter(part => part.getBoundingClientRect().right > innerWidth + 1).map(part => part.className);
-  const found = {problems, tables, seen, arm, others, wide, bars,
-    width: innerWidth, sideways: document.body.scrollWidth - innerWidth,
+  const parts = document.querySelectorAll("body :is(.figure, table *, .card *, p, ul, h2, h3, summary)");
+  const wide = [...parts].filter(part => isShown(part) && !part.closest("svg, .modebar"))
+    .filter(part => part.getBoundingClientRect().right > innerWidth + 1
+      || part.matches("td, th") && part.scrollWidth > part.clientWidth + 1)
+    .map(part => `${part.tagName} ${part.className} ${part.textContent.slice(0, 40)}`);
+  const hover = [...document.querySelectorAll(".bar svg title")].map(title => title.textContent);
+  const found = {problems, tables, seen, arm, others, wide, bars, shown, hover,
+    width: innerWidth, sideways: document.documentElement.scrollWidth - innerWidth,
     across: [...document.querySelectorAll(".js-plotly-plot")].flatMap(div => Object.entries(div._fullLayout)
       .filter(([key]) => /^xaxis[0-9]*$/.test(key)).map(([, axis]) => axis.domain[1] - axis.domain[0])),
     empty: [...document.querySelectorAll(".figure")].filter(f => !f.querySelector(".main-svg")).length,
-    first: rows(table).slice(1).map(row => row[0])};
+    ink: getComputedStyle(document.body).color, first: rows(table).slice(1).map(row => row[0])};
   parent.postMessage(JSON.stringify(found), "*");
 }, 50);
 </script>
@@ -96,10 +110,10 @@ def clicked(page: Path, scheme: str, width: int) -> dict[str, Any]:
 
 
 def verdicts(frame: pd.DataFrame) -> list[list[list[str]]]:
-    """The verdict tables as the page must show them: ``analysis.tables`` writes them from the frame."""
+    """The tables of scores as the page must show them: ``analysis.tables`` writes them from the frame."""
     tables = []
     for _, rows in with_differences(frame).groupby(TASK_SCALE, sort=True):
-        columns = table_columns(rows, wide=True)
+        columns, _ = score_and_cost_columns(rows)
         lines = [[column.head for column in columns]]
         for row in table_rows(rows, columns):
             message = row.source["message"]
@@ -113,7 +127,12 @@ def verdicts(frame: pd.DataFrame) -> list[list[list[str]]]:
 
 @pytest.mark.parametrize(
     ("which", "scheme", "width"),
-    [("synthetic", "dark", 900), ("trained", "light", 1440), ("synthetic", "light", 390)],
+    [
+        ("synthetic", "dark", 900),
+        ("trained", "light", 1440),
+        ("synthetic", "light", 390),
+        ("synthetic", "light", 1440),
+    ],
 )
 def test_switches_work_and_numbers_are_the_frames(
     which: str, scheme: str, width: int, study: Path, tmp_path: Path
@@ -132,6 +151,9 @@ def test_switches_work_and_numbers_are_the_frames(
     shown = dict(found["bars"])
     assert {arm for arm, there in shown.items() if not there} == {found["arm"]} & set(shown)
     assert found["tables"] == verdicts(frame)
+    assert found["shown"] == [["training_loss"], ["learning_curves"]]
+    assert all(re.fullmatch(r"\S.*: \S.* \(\d.*\)", text) for text in found["hover"])
+    assert found["ink"] == {"light": "rgb(27, 31, 36)", "dark": "rgb(230, 233, 237)"}[scheme]
     figure, arm = learning_curves(frame, history), found["arm"]
     assert figure is not None
     for state, axis in (("first", 0), ("flops", 1), ("seeds", 1), ("without", 1), ("last", 1)):

@@ -11,14 +11,18 @@ import pytest
 import yaml
 from markupsafe import escape
 
+from analysis.figures.compute import score_over_compute
 from analysis.load.study import load_history, load_study
+from analysis.report.cards import cards
 from analysis.report.differences import panels
 from analysis.report.page import POLICY, render_page
+from analysis.report.tables import score_and_cost_columns, warning_groups
 from analysis.stats.versus_baseline import with_differences
 from analysis.stats.warnings import study_warnings
 from analysis.tables.body import table_rows
-from analysis.tables.columns import table_columns
+from analysis.tables.columns import table_columns, verdict_text
 from analysis.tables.sentences import answers
+from tests.results import write_result
 
 
 def page(runs: Path) -> str:
@@ -40,7 +44,7 @@ def without_scripts(html: str) -> str:
 def test_the_page_stands_alone(study: Path) -> None:
     html = page(study)
     plots = [json.loads(text) for text in re.findall(r"data-plot><script[^>]*>(.*?)</script>", html)]
-    assert len(plots) >= 5
+    assert len(plots) == 4
     assert {trace["name"] for trace in plots[0]["data"]} >= {"decoder", "mamba", "s4"}
     [packed] = re.findall(r'<script type="text/plain" id="plotly">([^<]*)</script>', html)
     assert re.search(rb"plotly\.js v\d", gzip.decompress(base64.b64decode(packed)))
@@ -51,17 +55,27 @@ def test_the_page_stands_alone(study: Path) -> None:
     assert not re.search(r"<script[^>]*\ssrc=", html)
 
 
-def test_every_part_is_there_and_says_what_to_run_where_it_has_no_data(pair: Path) -> None:
+def test_a_part_without_data_is_not_there_and_the_last_list_says_what_adds_it(pair: Path) -> None:
     text = without_scripts(page(pair))
-    titles = re.findall(r"<h2>(\d+)\. ", text)
-    assert titles == [str(i) for i in range(1, 13)]
+    titles = re.findall(r"<h2[^>]*>(.*?)</h2>", text)
+    assert titles == ["Learning curves", "Models", "Details", "Warnings"]
+    between = re.split(r"<h2[^>]*>.*?</h2>", text)[1:]
+    assert all(re.search(r"<table|<svg|<li|data-plot", part) for part in between)
+    needs = text[text.index('<ul class="needs">') :]
     for command in ("compare_rates", "ladder", "state_tracking"):
-        assert f"<code>archbench train study={command}</code>" in text
+        assert f"<code>archbench train study={command}</code>" in needs
     assert text.count("<code>archbench benchmark -m backbone=decoder,mamba output=") == 1
-    assert str(escape("""'trainer.extra_evaluations=["sequence_length=256"]'""")) in text
-    assert "sequence_length=256 depth=0" in text
+    assert str(escape("""'trainer.extra_evaluations=["sequence_length=256"]'""")) in needs
+    assert "sequence_length=256 depth=0" in needs
     run = pair / "compare" / "decoder-causal_lm-text-nano-ab12cd34" / "s0"
-    assert f"run={run} stretches=8 output={run}/evaluate.json" in text
+    assert f"run={run} stretches=8 output={run}/evaluate.json" in needs
+
+
+def test_a_fact_of_the_first_screen_is_there_twice_at_most(study: Path) -> None:
+    text = without_scripts(page(study))
+    frame = load_study(study, "compare")
+    for _, row in with_differences(frame).query("verdict.notna()").iterrows():
+        assert 1 <= text.count(f"<td>{escape(verdict_text(row))}</td>") <= 2
 
 
 @pytest.mark.full
@@ -80,41 +94,96 @@ def test_a_hundred_runs_stay_under_five_megabytes(write_run: Any, tmp_path: Path
     assert len(page(tmp_path / "runs").encode()) < 5_000_000
 
 
-def test_the_first_screen_answers_in_sentences_and_one_figure(study: Path) -> None:
+def test_the_first_screen_answers_in_a_sentence_and_a_table_with_a_figure(study: Path) -> None:
     frame = load_study(study, "compare")
     html = page(study)
     first = without_scripts(html[: html.index("<h2>")])
     for sentence in answers(with_differences(frame)):
         where, _, what = sentence.partition(": ")
-        assert f"<strong>{escape(where)}:</strong> {escape(what)}" in first
-    found = panels(with_differences(frame), frame)
-    assert [(panel.title, panel.subtitle) for panel in found] == [
-        ("recall, nano", "answer accuracy against decoder"),
-        ("text, nano", "exact likelihood, bits per byte against decoder"),
-    ]  # bounds and pseudo-likelihoods have one model each, and an axis of their own where they have two
-    assert first.count('<section class="panel">') == 2
-    bars = {bar.arm: bar for bar in found[1].bars}
-    assert bars["decoder"].baseline
-    assert bars["decoder"].middle is None
-    s4, zero = bars["s4"], found[1].zero
-    places = [0.0, s4.low, s4.middle, s4.high, zero, 100.0]
-    assert None not in places
-    assert places == sorted(map(float, places))  # type: ignore[arg-type]  # worse is left of the baseline
+        lead, _, rest = what.partition(". ")
+        assert f"<strong>{escape(where)}:</strong> {escape(lead.rstrip('.'))}.</li>" in first
+        assert str(escape(rest)) in first
+    found = {panel.title: panel for panel in panels(with_differences(frame), frame)}
+    assert list(found) == [
+        "recall, nano", "text, nano, exact likelihood", "text, nano, bound on the likelihood",
+        "text, nano, pseudo-likelihood",
+    ]  # fmt: skip
+    assert first.count('<table class="panel">') == len(found)
+    panel = found["text, nano, exact likelihood"]
+    assert (panel.metric, panel.baseline) == ("bits per byte, lower is better", "decoder")
+    bars = {bar.arm: bar for bar in panel.bars}
+    s4, decoder = bars["s4"], bars["decoder"]
+    places = [0.0, decoder.middle, s4.low, *sorted(s4.seeds), s4.high, 100.0]
+    assert places == sorted(map(float, places))  # type: ignore[arg-type]  # worse is higher: to the right
     assert s4.decided
     assert not bars["moe"].decided
     assert f'cx="{s4.middle}%"' in first
+    assert bars["moe"].low is None  # of one seed
+
+
+def test_a_study_with_several_budgets_begins_with_score_over_compute(write_run: Any, tmp_path: Path) -> None:
+    for number, digest in enumerate(("11111111", "22222222", "33333333")):
+        for name, score in (("decoder", 2.4), ("mamba", 2.3)):
+            for seed in range(2):
+                folder = write_run(name, seed, score - number / 10 + seed / 100, digest=digest)
+                result = json.loads((folder / "result.json").read_text())
+                result["training"]["flops"] = 5e11 * 4**number
+                write_result(folder, result)
+                (folder / "config.yaml").write_text(yaml.safe_dump({"budget": {"tokens": 4**number}}))
+    frame, history = load_study(tmp_path / "runs", "compare"), load_history(tmp_path / "runs", "compare")
+    figure = score_over_compute(frame)
+    assert figure is not None
+    assert [(trace.name, list(trace.x)) for trace in figure.data] == [
+        ("decoder", [5e11, 2e12, 8e12]), ("mamba", [5e11, 2e12, 8e12]),
+    ]  # fmt: skip
+    assert list(figure.data[1].y) == pytest.approx([2.305, 2.205, 2.105])
+    html = render_page(frame, history)
+    assert html.index("data-plot") < html.index("<table class=")
+    assert score_over_compute(frame.assign(training_flops=5e11)) is None  # one budget
+    mixed = frame.assign(training_flops=frame["training_flops"].where(frame["backbone"] != "mamba", 5e11))
+    assert score_over_compute(mixed) is None  # models of mamba differ in something else
+
+
+def test_a_card_has_what_a_model_is_and_how_its_loss_fell(study: Path) -> None:
+    frame, history = load_study(study, "compare"), load_history(study, "compare")
+    card = next(card for card in cards(frame, history) if card.name == "mamba")
+    assert card.description == "Mamba: selective state-space model."
+    assert ("decoding state", "64 KiB") in card.facts
+    assert [curve.label for curve in card.curves] == ["recall, nano", "text, nano"]
+    assert card.curves[1].ends == "0.30 to 0.06"  # the mean of 3 / step + seed / 1000
+    points = [tuple(map(float, point.split(","))) for point in card.curves[1].points.split()]
+    assert (points[0], points[-1]) == ((0.0, 0.0), (100.0, 40.0))
+    [diffusion] = [card for card in cards(frame, history) if card.name == "diffusion"]
+    assert diffusion.description == ""  # it has no YAML
+    assert ("decoding state", "none") in diffusion.facts
+
+
+def test_warnings_are_grouped_at_the_end(study: Path) -> None:
+    frame = load_study(study, "compare")
+    groups = dict(warning_groups(frame))
+    assert set(groups) <= {"the study", "recall, nano", "text, nano"}
+    assert sum(map(len, groups.values())) == len(study_warnings(frame))
+    html = page(study)
+    end = html[html.index('id="warnings"') :]
+    assert "<h2" not in end
+    for warning in study_warnings(frame):
+        label, _, text = warning.partition(": ")
+        assert escape(text if label in groups else warning) in end
 
 
 def test_tables_equal_the_frame(study: Path) -> None:
     frame = load_study(study, "compare")
     text = re.sub(r'<span class="dot"[^>]*></span>', "", without_scripts(page(study)))
     for _, rows in with_differences(frame).groupby(["task", "scale"]):
-        for row in table_rows(rows, table_columns(rows, wide=True)):
+        scores, costs = score_and_cost_columns(rows)
+        heads = {column.head for column in (*scores, *costs)}
+        assert heads == {column.head for column in table_columns(rows, wide=True)}
+        for row in table_rows(rows, scores):
             assert "".join(f"<td>{escape(cell)}</td>" for cell in row.cells) in text, row.cells
+        for _, row in rows[rows["seeds"] > 0].iterrows():
+            assert "".join(f"<td>{escape(column.text(row))}</td>" for column in costs) in text
     for _, run in frame[frame["status"] == "complete"].iterrows():
         assert f"<td>{run['score']:.6f}</td>" in text
-    for warning in study_warnings(frame):
-        assert escape(warning) in text
 
 
 def test_no_picture_is_an_image(write_run: Any, tmp_path: Path) -> None:
@@ -126,7 +195,7 @@ def test_no_picture_is_an_image(write_run: Any, tmp_path: Path) -> None:
             (folder / "config.yaml").write_text(yaml.safe_dump(config))
     text = without_scripts(page(tmp_path / "runs"))
     assert '<div class="drawn"' in text
-    assert text.count("<svg") > text.count('<div class="bar"')
+    assert text.count("<svg") > text.count('<tr class="bar"')
     assert not re.search(r"<img|<image|data:image", text)
     assert not re.search(r"(?<!svg )\*\{", text)
 
@@ -150,7 +219,7 @@ def test_names_and_messages_cannot_become_markup(write_run: Any, tmp_path: Path)
     assert not re.search(r"<(img|b|script)\b", text)
     assert f"<h1>{escape(study)}</h1>" in html
     assert f"<title>{escape(study)}: report</title>" in html
-    assert f'<input type="checkbox" value="{escape(backbone)}" checked>' in html
+    assert f'<input type="checkbox" value="{escape(backbone)}" data-names=' in html
     assert escape(message) in html
 
 
@@ -158,6 +227,6 @@ def test_a_study_without_any_result_is_a_page(write_run: Any, tmp_path: Path) ->
     folder = write_run("mamba", 0, killed=True)
     (folder / "metrics.jsonl").unlink()
     html = page(tmp_path / "runs")
-    assert "No run has been validated yet" in html
+    assert "No run was validated twice" in html
     assert "incomplete (0 of 1)" in html
     assert not re.search(r"\b(nan|None)\b", without_scripts(html))

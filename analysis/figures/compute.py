@@ -1,0 +1,76 @@
+"""The score of each model over training compute, for a study with several budgets."""
+
+from __future__ import annotations
+
+import math
+
+import pandas as pd
+import plotly.graph_objects as go
+
+from analysis.figures.style import MOST_PANELS, PALETTE, SYMBOLS, log_axis, make_panels, palette_indices
+from analysis.stats.arms import arm_table, ranked
+from analysis.stats.targets.performance_profile import lines
+from experiments.runtime.console import count
+
+STEP = 1.05
+"""Ratio of training FLOPs above which two budgets are different."""
+
+
+def score_over_compute(frame: pd.DataFrame) -> go.Figure | None:
+    """Draw test scores with 95% intervals over seeds against training FLOPs, a line for each backbone.
+
+    A panel for each task and likelihood type; None if no backbone was trained with several budgets. A panel
+    is left out if two of its models differ in something else than the budget.
+    """
+    arms = arm_table(frame)
+    arms = arms[ranked(arms) & arms["training_flops"].gt(0)]
+    arms = arms.assign(line=lines(arms)).sort_values("training_flops")
+    panels = [group for group in arms.groupby(["task", "likelihood"], dropna=False) if has_budgets(group[1])][
+        :MOST_PANELS
+    ]
+    if not panels:
+        return None
+    figure, cells = make_panels([", ".join(filter(_is_text, key)) for key, _ in panels])
+    indices, in_legend = palette_indices([str(name) for name in frame["backbone"].unique()]), set()
+    for (_, rows), cell in zip(panels, cells, strict=True):
+        for line, points in rows.groupby("line", sort=True):
+            index = indices[str(points["backbone"].iloc[0])]
+            figure.add_trace(_line(str(line), points, index, legend=line not in in_legend), **cell)
+            in_legend.add(line)
+        metric, direction = rows.iloc[0][["metric", "direction"]]
+        figure.update_xaxes(title_text="training FLOPs", **log_axis(rows["training_flops"]), **cell)
+        title = f"{str(metric).replace('_', ' ')} ({direction} is better)"
+        figure.update_yaxes(title_text=title, **cell)
+    return figure
+
+
+def has_budgets(rows: pd.DataFrame) -> bool:
+    """Return whether the models of a line have different budgets, and some line has several.
+
+    Args:
+        rows: models of one task and likelihood type, by increasing ``training_flops``.
+    """
+    ratios = rows.groupby("line")["training_flops"].transform(lambda flops: flops / flops.shift())
+    return bool(ratios.notna().any() and ratios.dropna().gt(STEP).all())
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)
+
+
+def _line(line: str, points: pd.DataFrame, index: int, *, legend: bool) -> go.Scatter:
+    has_interval = points["low"].map(math.isfinite)
+    above = (points["high"] - points["score"]).where(has_interval, 0.0)
+    below = (points["score"] - points["low"]).where(has_interval, 0.0)
+    return go.Scatter(
+        x=points["training_flops"].tolist(), y=points["score"].tolist(), mode="lines+markers",
+        name=line, legendgroup=line, showlegend=legend,
+        line={"color": PALETTE[index], "width": 2.5}, marker={"symbol": SYMBOLS[index], "size": 9},
+        error_y={
+            "type": "data", "symmetric": False, "array": above.tolist(), "arrayminus": below.tolist(),
+            "color": PALETTE[index], "thickness": 1.5,
+        },
+        text=[f"{count(flops)} FLOPs, {seeds} seeds" for flops, seeds in
+              zip(points["training_flops"], points["seeds"], strict=True)],
+        hovertemplate=f"<b>{line}</b> %{{y:.4f}}<br>%{{text}}<extra></extra>",
+    )  # fmt: skip
