@@ -190,15 +190,7 @@ def _watch(cfg: DictConfig) -> None:
     except RunError as error:
         sys.stderr.write(redact(f"error: {' '.join(HydraConfig.get().overrides.task)}: {error}\n"))
         return
-    run = Planned(
-        cell=settings.cell,
-        backbone=settings.names.backbone,
-        seed=settings.seed,
-        folder=settings.folder,
-        tokens=settings.budget.tokens,
-        size=settings.scale.target or 1,
-    )
-    _watched.setdefault(settings.study.name, []).append(run)
+    _watched.setdefault(settings.study.name, []).append(Planned.of(settings))
 
 
 def _status(settings: Settings) -> str:

@@ -11,7 +11,8 @@ A run of a sweep or a study that is refused leaves a record, and the others are 
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,7 @@ from omegaconf import DictConfig
 
 from experiments.config.hydra_app import Parallel, start
 from experiments.config.sections import read_sections
+from experiments.run.live_view import following
 from experiments.run.skipped_cells import RequestedCell, refuse_uncomposed
 from experiments.run.summary import summary
 from experiments.run.sweep_schedule import RunCost, arrange
@@ -81,6 +83,22 @@ def cost(cfg: DictConfig) -> RunCost:
         return RunCost()
 
 
+def show(costs: Sequence[RunCost], runs: Sequence[Sequence[str]]) -> AbstractContextManager[None]:
+    """Return a context with the view of a sweep; of a sweep with a run that cannot be read there is none.
+
+    Args:
+        costs: of the runs, each with the settings of one seed.
+        runs: the overrides of each run.
+    """
+    planned = []
+    for cost_of_run, words in zip(costs, runs, strict=True):
+        if (run := cost_of_run.planned) is None:
+            return nullcontext()
+        seeds = [int(word.removeprefix("seed=")) for word in words if word.startswith("seed=")]
+        planned.append(run.with_seed(seeds[-1]) if seeds else run)
+    return following(planned[0].folder.parents[1].name, planned)
+
+
 def is_stored(settings: Settings) -> bool:
     """Return True, and say so, if a frame of results holds the run (``study.stored``)."""
     from experiments.run.skipped_cells import stored_status
@@ -97,4 +115,6 @@ def end(sweep: DictConfig) -> None:
 
 
 if __name__ == "__main__":
-    start(train, refused=refuse_uncomposed, ended=end, parallel=Parallel(cost=cost, arrange=arrange))
+    start(
+        train, refused=refuse_uncomposed, ended=end, parallel=Parallel(cost=cost, arrange=arrange, show=show)
+    )

@@ -16,7 +16,7 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -69,6 +69,8 @@ class Parallel:
     """Estimates the cost of a run from its configuration, which ``HydraConfig`` holds during the call."""
     arrange: Callable[[dict[str, Any], list[Any]], list[int]]
     """Completes the options of joblib by the costs of runs, and returns the order in which they begin."""
+    show: Callable[[list[Any], list[Sequence[str]]], AbstractContextManager[None]]
+    """Shows the progress of runs with these costs and overrides until its context ends."""
 
 
 @ends_at_signals()
@@ -165,6 +167,8 @@ class _Sweep:
         """Configuration of the sweep, once it has begun."""
         self.refused = False
         """True if runs were left out."""
+        self.view = ExitStack()
+        """The view of the runs that are trained in parallel processes."""
 
     @contextmanager
     def checked(self) -> Iterator[None]:
@@ -184,6 +188,7 @@ class _Sweep:
                 raise
             raise Preempted from error
         finally:
+            self.view.close()
             Sweeper.validate_batch_is_legal = check  # type: ignore[method-assign]
             JobReturn.return_value = value  # type: ignore[method-assign]
 
@@ -214,6 +219,12 @@ class _Sweep:
         if self.parallel is not None and joblib is not None:
             begun = self.parallel.arrange(joblib, [checked[cells[index]] for index in order])
             order = [order[run] for run in begun]
+            self.view.close()  # of the batch before this one
+            self.view.enter_context(
+                self.parallel.show(
+                    [checked[cells[index]] for index in order], [batch[index] for index in order]
+                )
+            )
         if joblib is not None and joblib["n_jobs"] != 1:
             hand_signals_on()
         if isinstance(batch, list):  # a search tells its runs apart by their order

@@ -1,33 +1,48 @@
 """The live view of a study: what runs, how far it is, what failed. Read from the run folders alone.
 
 It writes nothing and asks no process, so it may run anywhere that sees the folders, any number of times.
+``archbench plan --watch`` shows it, and ``archbench train`` during a sweep in parallel processes.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import statistics
+import threading
 import time
 from collections import Counter, defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import rich.box
 import rich.console
 import rich.live
 import rich.table
+import rich.text
 
 from experiments.run.sweep_schedule import makespan
 from experiments.runtime import run_lock as lock
-from experiments.runtime.console import clock, count
+from experiments.runtime.console import SILENT, clock, count
 from experiments.runtime.errors import Preempted, RunError
 from experiments.runtime.run_status import RunStatus
 from experiments.tracking.run_files import EvaluationRow, TrainRow, parse_rows
 from experiments.tracking.run_folder import RunFolder
 
+if TYPE_CHECKING:
+    from experiments.run.settings import Settings
+
 EVERY = 2.0
 """Seconds between two looks."""
+EVERY_LINE = 60.0
+"""Seconds between two lines about a sweep in a log file."""
+WIDTH = 80
+"""Columns of a line."""
+MOST_FAILED = 8
+"""Failed runs that are listed."""
 TAIL = 16_384
 """Bytes at the end of metrics.jsonl that are read: some fifty rows."""
 ENDED = (
@@ -43,6 +58,11 @@ OPEN = (RunStatus.PREEMPTED, "running", "interrupted", "missing")
 """The others. ``interrupted``, as ``running``, has begun and has no result; no process writes it."""
 
 
+FAILED = ENDED[1:]
+STYLES = {"complete": "green", "running": "cyan", "failed": "red"}
+"""Colours of counts on a terminal."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Planned:
     """A cell with its seed, as the plan of a study gives it."""
@@ -55,6 +75,22 @@ class Planned:
     """Tokens of training."""
     size: int = 1
     """``scale.target``. Within a study, training takes about as long as tokens times size."""
+
+    @classmethod
+    def of(cls, settings: Settings) -> Planned:
+        """Return the run of settings."""
+        return cls(
+            cell=settings.cell,
+            backbone=settings.names.backbone,
+            seed=settings.seed,
+            folder=settings.folder,
+            tokens=settings.budget.tokens,
+            size=settings.scale.target or 1,
+        )
+
+    def with_seed(self, seed: int) -> Planned:
+        """Return the run of the same configuration with another seed."""
+        return dataclasses.replace(self, seed=seed, folder=self.folder.with_name(f"s{seed}"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,91 +179,145 @@ def seconds_left(looks: list[Look]) -> float | None:
     return makespan(sorted(waiting, reverse=True), len(running), [left(run) for run in running])
 
 
+def headline(study: str, looks: list[Look]) -> str:
+    """Return one line: runs that are complete, running and failed, and the time left of all of them."""
+    counts = Counter(run.status for run in looks)
+    failed = sum(counts[status] for status in FAILED)
+    parts = [f"{study}: {counts['complete']} of {len(looks)} runs complete"]
+    parts += [f"{counts['running']} running"] * bool(counts["running"])
+    parts += [f"{failed} failed"] * bool(failed)
+    parts.append(f"{_fraction_done(looks):.0%} of the training")
+    if (left := seconds_left(looks)) is not None:
+        parts.append(f"ETA {clock(left)}")
+    return ", ".join(parts)
+
+
 def screen(study: str, looks: list[Look]) -> rich.console.Group:
-    """Counts, a row for each backbone, the runs that go on, and those that failed."""
-    left = seconds_left(looks)
-    done = sum(run.status == "complete" for run in looks)
-    fraction = sum(1.0 if run.status in ENDED else run.fraction_done for run in looks) / len(looks)
-    head = f"{study}: {done} of {len(looks)} runs complete, {fraction:.0%} of the training"
-    if left is not None:
-        head += f", about {clock(left)} left"
-    parts: list[Any] = [head, _backbones(looks)]
-    going = [run for run in looks if run.status == "running"]
-    if going:
-        parts.append(_going(going))
-    failed = [run for run in looks if run.status in ENDED and run.status != "complete"]
+    """Return the headline, a row for each backbone, the active runs, and those that failed."""
+    parts: list[Any] = [rich.text.Text(headline(study, looks), style="bold"), _backbones(looks)]
+    active = [run for run in looks if run.status == "running"]
+    if active:
+        parts.append(_active(active))
+    failed = [run for run in looks if run.status in FAILED]
     if failed:
-        table = _table("failed", "seed", "how", "why")
-        for run in failed:
-            table.add_row(run.planned.cell, str(run.planned.seed), run.status, run.message)
+        table = _table("failed", "seed", "why")
+        for run in failed[:MOST_FAILED]:
+            why = rich.text.Text(f"{run.status}: {run.message}", style="red")
+            table.add_row(run.planned.cell, str(run.planned.seed), why)
         parts.append(table)
+        if len(failed) > MOST_FAILED:
+            parts.append(f" {len(failed) - MOST_FAILED} more failed")
     return rich.console.Group(*parts)
+
+
+def _console() -> rich.console.Console:
+    """Return a console for lines of at most ``WIDTH`` columns."""
+    console = rich.console.Console(highlight=False)
+    width = min(WIDTH, console.width) if console.is_terminal else WIDTH
+    return rich.console.Console(highlight=False, width=width)
 
 
 def watch(study: str, planned: list[Planned]) -> list[Look]:
     """Shows a study until all its runs have ended, or Ctrl-C; without a terminal once. The last look."""
-    console = rich.console.Console(highlight=False)
+    console = _console()
     looks = [look(run) for run in planned]
     if not console.is_terminal:
-        rich.console.Console(highlight=False, width=150).print(screen(study, looks), markup=False)
+        console.print(screen(study, looks), markup=False)
         return looks
     try:
         with rich.live.Live(screen(study, looks), console=console, auto_refresh=False) as live:
             while any(run.status in OPEN for run in looks):
                 time.sleep(EVERY)
-                looks = [run if run.status == "complete" else look(run.planned) for run in looks]
+                looks = _looked_again(looks)
                 live.update(screen(study, looks), refresh=True)
     except (KeyboardInterrupt, Preempted):
         pass  # the view ends; the study goes on
     return looks
 
 
+@contextmanager
+def following(study: str, planned: list[Planned]) -> Iterator[None]:
+    """Show a sweep that this process has started in others: a live view, or a line a minute in a log file.
+
+    On a terminal the processes that are started print nothing themselves.
+    """
+    console, ended = _console(), threading.Event()
+    is_live = console.is_terminal and not console.is_dumb_terminal
+    view = threading.Thread(
+        target=_show if is_live else _report, args=(console, ended, study, planned), name="live view"
+    )
+    if is_live:
+        os.environ[SILENT] = "1"
+    view.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        view.join()
+        os.environ.pop(SILENT, None)
+
+
+def _show(console: rich.console.Console, ended: threading.Event, study: str, planned: list[Planned]) -> None:
+    looks = [look(run) for run in planned]
+    with rich.live.Live(
+        screen(study, looks), console=console, auto_refresh=False, transient=True, redirect_stdout=False,
+        redirect_stderr=False,
+    ) as live:  # fmt: skip
+        while not ended.wait(EVERY):
+            looks = _looked_again(looks)
+            live.update(screen(study, looks), refresh=True)
+
+
+def _report(
+    console: rich.console.Console, ended: threading.Event, study: str, planned: list[Planned]
+) -> None:
+    looks = [Look(planned=run, status="missing") for run in planned]
+    while not ended.wait(EVERY_LINE):
+        looks = _looked_again(looks)
+        print(headline(study, looks), flush=True)
+
+
+def _looked_again(looks: list[Look]) -> list[Look]:
+    return [run if run.status == "complete" else look(run.planned) for run in looks]
+
+
+def _fraction_done(looks: list[Look]) -> float:
+    return sum(1.0 if run.status in ENDED else run.fraction_done for run in looks) / len(looks)
+
+
 def _backbones(looks: list[Look]) -> rich.table.Table:
-    statuses = [status for status in (*ENDED, *OPEN) if any(run.status == status for run in looks)]
-    table = _table("backbone", *statuses, "training")
-    names = dict.fromkeys(run.planned.backbone for run in looks)
-    for name in names:
-        of_backbone = [run for run in looks if run.planned.backbone == name]
-        counts = Counter(run.status for run in of_backbone)
-        fraction = sum(1.0 if run.status in ENDED else run.fraction_done for run in of_backbone) / len(
-            of_backbone
-        )
-        table.add_row(name, *(str(counts[status] or "") for status in statuses), f"{fraction:.0%}")
+    groups = {status: "failed" if status in FAILED else str(status) for status in (*ENDED, *OPEN)}
+    names = [n for n in dict.fromkeys(groups.values()) if any(groups[run.status] == n for run in looks)]
+    table = _table("backbone", *names, "training")
+    for backbone in dict.fromkeys(run.planned.backbone for run in looks):
+        of_backbone = [run for run in looks if run.planned.backbone == backbone]
+        counts = Counter(groups[run.status] for run in of_backbone)
+        cells = [rich.text.Text(str(counts[name] or ""), style=STYLES.get(name, "")) for name in names]
+        table.add_row(backbone, *cells, f"{_fraction_done(of_backbone):.0%}")
     return table
 
 
-def _going(looks: list[Look]) -> rich.table.Table:
-    table = _table("running", "seed", "done", "loss", "validation", "tokens/s", "left", "process")
+def _active(looks: list[Look]) -> rich.table.Table:
+    table = _table("running", "seed", "done", "loss", "tokens/s", "ETA")
     for run in looks:
         train, left = run.train, run.seconds_left
         table.add_row(
             run.planned.cell,
             str(run.planned.seed),
-            f"{run.fraction_done:.0%}",
+            rich.text.Text(f"{run.fraction_done:.0%}", style="cyan"),
             "" if train is None else f"{train.loss:.4f}",
-            _score(run.validation),
             "" if train is None else count(train.tokens_per_second),
             "" if left is None else clock(left),
-            run.writer,
         )
     return table
 
 
 def _table(first: str, *others: str) -> rich.table.Table:
-    table = rich.table.Table(box=rich.box.SIMPLE)
-    table.add_column(first, no_wrap=True)
+    table = rich.table.Table(box=rich.box.SIMPLE_HEAD, show_edge=False, padding=(0, 0), pad_edge=False)
+    table.add_column(first, overflow="fold")
     for name in others:
-        words = name in ("process", "how", "why")
-        table.add_column(name, justify="left" if words else "right", overflow="fold", no_wrap=not words)
+        table.add_column(name, justify="left" if name == "why" else "right", overflow="fold")
     return table
-
-
-def _score(row: EvaluationRow | None) -> str:
-    """Return the first metric of an evaluation."""
-    if row is None or not row.measured:
-        return ""
-    name, value = next(iter(row.measured.items()))
-    return f"{name} {value:.4f}"
 
 
 def last_rows(path: Path) -> tuple[TrainRow | None, EvaluationRow | None]:

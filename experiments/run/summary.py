@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections import Counter, defaultdict
+from dataclasses import dataclass
 from pathlib import Path
 
 from experiments.config.study import study_command
@@ -71,22 +73,27 @@ def _over_seeds(folder: Path, metric: Metric) -> str | None:
     )
 
 
+MOST_SCORES = 12
+"""Run configurations of a table of scores."""
 SHOWN = 5
 """Runs that are named with one reason."""
 
 
 def summary(study: Path) -> list[str]:
-    """Return the lines printed after a sweep: counts by status, reasons, the next command.
+    """Return the lines printed after a sweep: counts by status, reasons, scores, the next command.
 
     Each sweep prints the reason of a rejected run, which is therefore left out here.
     """
     counts: Counter[str] = Counter()
     reasons: dict[str, list[str]] = defaultdict(list)
+    results: list[RunResult] = []
     folders = StudyFolders.of(study)
     for name in folders.runs:
         folder = study / name
-        status, message = _outcome(folder)
+        status, message, result = _outcome(folder)
         counts[status] += 1
+        if result is not None and status == RunStatus.COMPLETE:
+            results.append(result)
         if status != RunStatus.COMPLETE:
             first = "" if status == RunStatus.REFUSED else message.strip().partition("\n")[0]
             reasons[f"{status}: {first}" if first else status].append(f"{folder.parent.name} {folder.name}")
@@ -97,16 +104,72 @@ def summary(study: Path) -> list[str]:
         more = f" and {len(runs) - SHOWN} more" if len(runs) > SHOWN else ""
         lines.append(f"  {', '.join(runs[:SHOWN])}{more}: {reason}")
     lines += [f"  {study / name}: {NO_RUN}" for name in folders.others]
+    lines += score_lines(results)
     lines.append(f"to compare: {study_command('compare', study)}")
     return lines
 
 
-def _outcome(folder: Path) -> tuple[str, str]:
-    """Return status and message of a run."""
+def _outcome(folder: Path) -> tuple[str, str, RunResult | None]:
+    """Return status, message and result of a run."""
     try:
         result = RunFolder(folder).result()
     except RunError as error:
-        return RunStatus.UNREADABLE, str(error)
+        return RunStatus.UNREADABLE, str(error), None
     if result is None:
-        return RunStatus.INCOMPLETE, "no result; it still runs, or was killed"
-    return result.status, result.message or ""
+        return RunStatus.INCOMPLETE, "no result; it still runs, or was killed", None
+    return result.status, result.message or "", result
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scores:
+    """The test scores of a run configuration."""
+
+    name: str
+    values: list[float]
+    """Of each seed."""
+    tokens_per_second: float
+    """Of its training, mean over seeds."""
+
+    def __str__(self) -> str:
+        spread = f" ± {statistics.stdev(self.values):.4f}" if len(self.values) > 1 else ""
+        return f"{statistics.mean(self.values):.4f}{spread}"
+
+
+def score_lines(results: list[RunResult]) -> list[str]:
+    """Return a table of mean test scores for each task, metric and likelihood type, each with a sentence.
+
+    Tables have lines of at most 80 characters. A table with one run configuration is left out.
+    """
+    tables: dict[tuple[str, str, str, str | None], dict[str, list[RunResult]]] = {}
+    for result in results:
+        for metric in result.test_metrics[:1]:
+            kind = (f"{result.task}, {result.scale}", metric.name, metric.direction, metric.likelihood)
+            tables.setdefault(kind, {}).setdefault(f"{result.cell}-{result.digest}", []).append(result)
+    lines = []
+    for (task, metric, direction, likelihood), runs_of in sorted(tables.items(), key=str):
+        backbones = Counter(runs[0].backbone for runs in runs_of.values())
+        scores = [
+            Scores(
+                name=runs[0].backbone + f" {runs[0].digest}" * (backbones[runs[0].backbone] > 1),
+                values=[run.test_metrics[0].value for run in runs],
+                tokens_per_second=statistics.mean(
+                    math.nan if run.training is None else run.training.tokens_per_second for run in runs
+                ),
+            )
+            for runs in runs_of.values()
+        ]
+        if len(scores) > 1:
+            scores.sort(key=lambda score: statistics.mean(score.values), reverse=direction == "higher")
+            of_type = f", {likelihood}" if likelihood else ""
+            lines += [f"{task}: test {metric}{of_type}, {direction} is better", *_score_table(scores)]
+            lines.append(f"  {scores[0].name} has the best mean, {scores[0]}; compare tests the differences.")
+    return lines
+
+
+def _score_table(scores: list[Scores]) -> list[str]:
+    lines = [f"  {'model':40} {'score ± deviation':>20} {'seeds':>5} {'tok/s':>7}"]
+    lines += [
+        f"  {score.name[:40]:40} {score!s:>20} {len(score.values):5} {count(score.tokens_per_second):>7}"
+        for score in scores[:MOST_SCORES]
+    ]
+    return [*lines, *[f"  {len(scores) - MOST_SCORES} more"] * (len(scores) > MOST_SCORES)]

@@ -10,10 +10,13 @@ import heapq
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from experiments.runtime.console import plural
 from experiments.runtime.machine import free_memory, usable_cores, usable_threads
+
+if TYPE_CHECKING:
+    from experiments.run.live_view import Planned
 
 GIB = 2**30
 
@@ -31,6 +34,8 @@ class RunCost:
     useful_threads: int = 1
     """The most threads that make it faster."""
     on_gpu: bool = False
+    planned: Planned | None = None
+    """The run, for the view of the sweep; None where its settings cannot be read."""
 
 
 @dataclass(frozen=True, kw_only=True)

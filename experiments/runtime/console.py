@@ -16,6 +16,10 @@ import rich.progress
 
 from experiments.runtime.secrets import redact
 
+SILENT = "ARCHBENCH_SILENT"
+"""Variable of the environment in which a process prints nothing,
+as the terminal has the live view of its sweep."""
+
 
 def clock(seconds: float) -> str:
     """Seconds as 0:07, 3:20 or 2:05:00; ``-`` where there are none."""
@@ -71,6 +75,7 @@ class Console:
     def __init__(self, name: str, *, quiet: bool = False) -> None:
         """``quiet`` disables printing, because only the process of rank 0 prints."""
         self.name = name
+        quiet |= SILENT in os.environ
         self._file: Path | None = None
         self._rich = _Screen(highlight=False, soft_wrap=True, quiet=quiet)
 
@@ -102,12 +107,10 @@ class Console:
                 file.write(f"{timestamp} {text}\n")
 
     def step(self, step: int, total: int, row: Mapping[str, float], seconds_left: float) -> None:
-        """Print the line of a logged step."""
+        """Print the line of a logged step; ``metrics.jsonl`` has the learning rate and more."""
         self.log(
-            f"step {step}/{total} ({step / total:.0%}) | loss {row['loss']:.4f} | "
-            f"lr {row['learning_rate']:.2e} | grad {row['grad_norm']:.2f} | "
-            f"{count(row['tokens_per_second'])} tokens/s | data {row['data_share']:.1%} | "
-            f"ETA {clock(seconds_left)}"
+            f"{step}/{total} loss {row['loss']:.3f} "
+            f"{count(row['tokens_per_second'])} tok/s ETA {clock(seconds_left)}"
         )
 
     @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from experiments.run.estimate.stand_in import with_stand_in
+from experiments.run.live_view import Planned
 from experiments.run.plan import Plan, plan
 from experiments.run.settings import Settings
 from experiments.run.sweep_schedule import RunCost
@@ -30,6 +31,7 @@ def estimate_cost(settings: Settings) -> RunCost:
         threads=settings.device.threads,
         useful_threads=useful_threads(settings, run_plan),
         on_gpu=torch_device(settings.device.name).type == "cuda",
+        planned=Planned.of(settings),
     )
 
 

@@ -9,16 +9,23 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
+import pytest
 import rich.console
 
-from experiments.run.live_view import Look, Planned, look, screen, seconds_left
+from experiments.run import live_view
+from experiments.run.live_view import ENDED, OPEN, Look, Planned, following, look, screen, seconds_left
 from experiments.runtime import run_lock as lock
+from experiments.runtime.console import SILENT
+from experiments.tracking.run_files import TrainRow, parse_rows
 from tests import results
 from tests.experiments import commands
 from tests.results import write_result
+
+LONGEST = "encoder_decoder-recall_8_pairs-nano"
 
 
 def planned(folder: Path, backbone: str = "decoder", tokens: int = 1000) -> Planned:
@@ -99,10 +106,53 @@ def test_a_failure_is_shown_with_its_reason(tmp_path: Path) -> None:
         Look(planned=planned(tmp_path, "s4"), status="diverged", message="loss is nan at step 7", tokens=70),
     ]
     shown = io.StringIO()
-    rich.console.Console(width=120, file=shown).print(screen("mine", looks))
+    rich.console.Console(width=80, file=shown).print(screen("mine", looks))
     text = shown.getvalue()
-    assert "mine: 1 of 2 runs complete, 100% of the training" in text
-    assert re.search(r"s4-recall-nano +0 +diverged +loss is nan at step 7", text)
+    assert "mine: 1 of 2 runs complete, 1 failed, 100% of the training" in text
+    assert re.search(r"s4-recall-nano +0 +diverged: loss is nan at step 7", text)
+    assert "\x1b" not in text  # without colours in a file
+
+
+def test_lines_fit_80_columns_and_terminals_have_colours(tmp_path: Path) -> None:
+    long = dataclasses.replace(
+        planned(tmp_path, "encoder_decoder"), cell="encoder_decoder-recall_8_pairs-nano"
+    )
+    train = next(parse_rows([row("train", 10, loss=3.0)]))[1]
+    assert isinstance(train, TrainRow)
+    looks = [
+        Look(
+            planned=long, status="running", tokens=100, seconds=9999, train=train, writer="process 1 on host"
+        ),
+        *(Look(planned=long, status=status, message="why " * 40, tokens=10) for status in (*ENDED, *OPEN)),
+    ]
+    shown = io.StringIO()
+    rich.console.Console(width=80, file=shown, force_terminal=True).print(screen("mine", looks))
+    plain = re.sub(r"\x1b\[[\d;]*m", "", shown.getvalue())
+    assert plain != shown.getvalue()
+    assert max(map(len, plain.splitlines())) <= 80
+    assert re.search(r"encoder_decoder-recall_8_pairs-nano +0 +10% +3\.0000 .*24:59:51", plain), plain
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_a_sweep_is_followed_until_it_ends(
+    terminal: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    screen_text = io.StringIO()
+    console = rich.console.Console(width=80, file=screen_text, force_terminal=terminal)
+    monkeypatch.setattr(live_view, "_console", lambda: console)
+    monkeypatch.setattr(live_view, "EVERY", 0.01)
+    monkeypatch.setattr(live_view, "EVERY_LINE", 0.01)
+    run = planned(tmp_path / "s0")
+    with following("mine", [run, run.with_seed(1)]):
+        assert (SILENT in os.environ) == terminal  # the processes of the sweep leave it the terminal
+        run.folder.mkdir()
+        write_result(run.folder, {"status": "complete", "training": {"tokens": 1000, "seconds": 7.0}})
+        time.sleep(0.5)
+    assert SILENT not in os.environ
+    text = screen_text.getvalue() if terminal else capsys.readouterr().out
+    assert "mine: 0 of 2 runs complete, 0% of the training" in text or not terminal
+    assert "mine: 1 of 2 runs complete, 50% of the training" in text
+    assert "live view" not in [thread.name for thread in threading.enumerate()]
 
 
 def test_a_real_study_is_seen_to_run_to_be_killed_and_to_end(tmp_path: Path) -> None:
@@ -120,7 +170,7 @@ def test_a_real_study_is_seen_to_run_to_be_killed_and_to_end(tmp_path: Path) -> 
     while not list(tmp_path.glob("seen/*/s0/metrics.jsonl")) and time.monotonic() < deadline:
         time.sleep(0.1)
     text = shown(*slow)
-    assert re.search(rf"decoder-recall-nano +0 +\d+% +\d\.\d{{4}} .*process {process.pid} on", text), text
+    assert re.search(r"decoder-recall-nano +0 +\d+% +\d\.\d{4} +[\d.]+k? ", text), text
     process.send_signal(signal.SIGKILL)
     process.wait()
     assert re.search(r"backbone +interrupted +missing", shown(*slow))

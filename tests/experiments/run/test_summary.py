@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from experiments.run.summary import closing_lines
+from experiments.run.summary import closing_lines, summary
 from experiments.runtime.atomic_io import write_json
 from experiments.tracking.run_files import DataSource, DeviceUsed, GitState, Provenance, Resume
 from tests.results import result, write_result
@@ -39,6 +39,25 @@ def test_a_complete_run_ends_with_score_cost_and_the_next_command(tmp_path: Path
         "cost: 911G FLOPs, 1:15 of training steps, 1.2M tokens in 1,171 steps",
         f"next: archbench compare study=mine runs={tmp_path}/runs",
     ]
+
+
+def test_a_sweep_ends_with_a_small_table_and_a_sentence(tmp_path: Path) -> None:
+    study = tmp_path / "mine"
+    for name, values in {"decoder": (2.0, 2.2), "mamba": (1.9,), "encoder_decoder": (3.0, 3.5)}.items():
+        for seed, value in enumerate(values):
+            folder = study / f"{name}-text-nano-1234" / f"s{seed}"
+            folder.mkdir(parents=True)
+            write_result(folder, record(value) | {"backbone": name, "cell": f"{name}-text-nano"})
+    lines = summary(study)
+    assert max(map(len, lines[:-1])) <= 80
+    models = [line.split()[0] for line in lines if line.startswith("  ")]
+    assert models == ["model", "mamba", "decoder", "encoder_decoder", "mamba"]  # the best first
+    assert " 2.1000 ± 0.1414 " in lines[4]
+    assert lines[-2] == "  mamba has the best mean, 1.9000; compare tests the differences."
+    for folder in study.glob("mamba*/s0"), study.glob("encoder*/s*"):
+        for run in folder:
+            (run / "result.json").unlink()
+    assert not any("best mean" in line for line in summary(study))  # one model
 
 
 def test_seeds_that_other_code_trained_are_said_to_be_so(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import random
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -108,6 +109,7 @@ def test_a_parallel_sweep_composes_each_cell_once_for_all_seeds_and_reorders_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
     launched: list[Any] = []
+    shown: list[Any] = []
     composed: list[str] = []
 
     def cost(cfg: DictConfig) -> RunCost:
@@ -124,11 +126,17 @@ def test_a_parallel_sweep_composes_each_cell_once_for_all_seeds_and_reorders_it(
     words = ["-m", "budget.tokens=1000,3000,2000", "seed=5,6", "backbone=decoder,mamba", f"runs={tmp_path}"]
     monkeypatch.setattr(sys, "argv", ["train", *words, "hydra/launcher=parallel", "hydra.launcher.n_jobs=3"])
     GlobalHydra.instance().clear()
-    start(lambda cfg: None, parallel=Parallel(cost=cost, arrange=arrange))
+
+    def show(costs: Any, runs: Any) -> Any:
+        shown.extend(zip([cost.flops for cost in costs], runs, strict=True))
+        return nullcontext()
+
+    start(lambda cfg: None, parallel=Parallel(cost=cost, arrange=arrange, show=show))
     assert sorted(composed) == [f"{b} {n}" for b in ("decoder", "mamba") for n in (1000, 2000, 3000)]
     at_once, cells = launched
     assert at_once == 3
     tokens = [int(cell[0].removeprefix("budget.tokens=")) for cell in cells]
     assert tokens == sorted(tokens, reverse=True)
     assert len({tuple(cell) for cell in cells}) == 12
+    assert shown == list(zip(tokens, cells, strict=True))  # the view has the runs that are started
     assert "12 runs, the longest first: 3 at a time, 1 thread each" in capsys.readouterr().out

@@ -4,12 +4,13 @@ import io
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import rich.console
 
 from architectures.kernels.cpu import build
-from experiments.runtime.console import Console, clock, count
+from experiments.runtime.console import SILENT, Console, clock, count
 from tests import ROOT
 from tests.experiments import commands
 
@@ -48,10 +49,21 @@ def test_count(number: float, text: str) -> None:
 
 def test_a_step_is_one_line_with_everything(capsys: pytest.CaptureFixture[str]) -> None:
     Console("mamba-recall-nano s0").step(50, 200, ROW, 61.0)
-    assert capsys.readouterr().out == (
-        "[mamba-recall-nano s0] step 50/200 (25%) | loss 2.3457 | lr 1.23e-03 | grad 1.50 | "
-        "12.3k tokens/s | data 1.2% | ETA 1:01\n"
-    )
+    assert capsys.readouterr().out == ("[mamba-recall-nano s0] 50/200 loss 2.346 12.3k tok/s ETA 1:01\n")
+    Console("encoder_decoder-recall_8_pairs-nano s0").step(488, 488, ROW, 12.0)
+    assert len(capsys.readouterr().out) <= 81  # a line of a terminal
+
+
+def test_a_process_of_a_live_view_prints_nothing_and_keeps_its_lines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv(SILENT, "1")
+    console = Console("x")
+    console.keep(tmp_path / "train.log")
+    console.log("one")
+    console.warn("two")
+    assert capsys.readouterr() == ("", "")
+    assert [line[20:] for line in (tmp_path / "train.log").read_text().splitlines()] == ["one", "two"]
 
 
 def test_names_in_brackets_are_printed_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
@@ -81,10 +93,7 @@ def test_a_run_prints_its_steps(tmp_path, capsys: pytest.CaptureFixture[str]) ->
     way = "torch" if build.problem() else "cpp"
     attention = "sdpa" if build.problem() else "cpp"
     assert lines[1].endswith(f"kernels: decoding: {way}, attention: {attention}, pointwise: {way}")
-    pattern = (
-        r"step (\d+)/31 \(\d+%\) \| loss [\d.]+ \| lr [\d.e+-]+ \| grad [\d.]+ \| "
-        r"[\d.]+[kMG]? tokens/s \| data [\d.]+% \| ETA \d+:\d\d$"
-    )
+    pattern = r"(\d+)/31 loss [\d.]+ [\d.]+[kMG]? tok/s ETA \d+:\d\d$"
     steps = [found[1] for line in lines if (found := re.search(pattern, line))]
     assert steps == ["10", "20", "30", "31"]
     assert any("| validation answer_accuracy 0." in line for line in lines)
