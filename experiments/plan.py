@@ -28,7 +28,8 @@ from omegaconf import DictConfig
 from experiments.config.hydra_app import start
 from experiments.config.options import take_options
 from experiments.config.sections import AXIS_UNITS, read_sections
-from experiments.run.live_view import Planned, watch
+from experiments.run.live_view import watch
+from experiments.run.planned import Planned
 from experiments.runtime.console import count, plural
 from experiments.runtime.errors import CheckpointError, ConfigError, RunError
 from experiments.runtime.preemption import stops_at_once

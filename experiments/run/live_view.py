@@ -6,7 +6,6 @@ It writes nothing and asks no process, so it may run anywhere that sees the fold
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import statistics
 import threading
@@ -16,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import rich.box
 import rich.console
@@ -24,6 +23,7 @@ import rich.live
 import rich.table
 import rich.text
 
+from experiments.run.planned import Planned
 from experiments.run.sweep_schedule import makespan
 from experiments.runtime import run_lock as lock
 from experiments.runtime.console import SILENT, clock, count
@@ -31,9 +31,6 @@ from experiments.runtime.errors import Preempted, RunError
 from experiments.runtime.run_status import RunStatus
 from experiments.tracking.run_files import EvaluationRow, TrainRow, parse_rows
 from experiments.tracking.run_folder import RunFolder
-
-if TYPE_CHECKING:
-    from experiments.run.settings import Settings
 
 EVERY = 2.0
 """Seconds between two looks."""
@@ -61,36 +58,6 @@ OPEN = (RunStatus.PREEMPTED, "running", "interrupted", "missing")
 FAILED = ENDED[1:]
 STYLES = {"complete": "green", "running": "cyan", "failed": "red"}
 """Colours of counts on a terminal."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Planned:
-    """A cell with its seed, as the plan of a study gives it."""
-
-    cell: str
-    backbone: str
-    seed: int
-    folder: Path
-    tokens: int
-    """Tokens of training."""
-    size: int = 1
-    """``scale.target``. Within a study, training takes about as long as tokens times size."""
-
-    @classmethod
-    def of(cls, settings: Settings) -> Planned:
-        """Return the run of settings."""
-        return cls(
-            cell=settings.cell,
-            backbone=settings.names.backbone,
-            seed=settings.seed,
-            folder=settings.folder,
-            tokens=settings.budget.tokens,
-            size=settings.scale.target or 1,
-        )
-
-    def with_seed(self, seed: int) -> Planned:
-        """Return the run of the same configuration with another seed."""
-        return dataclasses.replace(self, seed=seed, folder=self.folder.with_name(f"s{seed}"))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,13 +10,11 @@ import heapq
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from experiments.run.planned import Planned
 from experiments.runtime.console import plural
 from experiments.runtime.machine import free_memory, usable_cores, usable_threads
-
-if TYPE_CHECKING:
-    from experiments.run.live_view import Planned
 
 GIB = 2**30
 

@@ -15,8 +15,9 @@ from analysis.files import csv_text
 from analysis.load.study import load_study
 from analysis.stats.run_costs import cost_grid
 from experiments.config.hydra_overrides import _dotted, _unknown_key, explain
-from experiments.run.live_view import Planned, look
+from experiments.run.live_view import look
 from experiments.run.model_files import read_model_spec
+from experiments.run.planned import Planned
 from experiments.run.skipped_cells import refusals
 from experiments.run.summary import summary
 from experiments.runtime import run_lock

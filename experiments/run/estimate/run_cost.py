@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from experiments.run.estimate.stand_in import with_stand_in
-from experiments.run.live_view import Planned
 from experiments.run.plan import Plan, plan
+from experiments.run.planned import Planned
 from experiments.run.settings import Settings
 from experiments.run.sweep_schedule import RunCost
 from experiments.runtime.device import torch_device

@@ -17,7 +17,8 @@ import pytest
 import rich.console
 
 from experiments.run import live_view
-from experiments.run.live_view import ENDED, OPEN, Look, Planned, following, look, screen, seconds_left
+from experiments.run.live_view import ENDED, OPEN, Look, following, look, screen, seconds_left
+from experiments.run.planned import Planned
 from experiments.runtime import run_lock as lock
 from experiments.runtime.console import SILENT
 from experiments.tracking.run_files import TrainRow, parse_rows
