@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import gzip
+import json
 import re
 from dataclasses import dataclass
 from functools import cache
@@ -164,8 +165,8 @@ class Switch:
 
     name: str
     colour: str
-    names: list[str]
-    """Of the traces of figures."""
+    names: str
+    """Of the traces of figures: a list in JSON."""
 
 
 def _summary(frame: pd.DataFrame) -> dict[str, object]:
@@ -197,12 +198,16 @@ def switches(frame: pd.DataFrame) -> list[Switch]:
     of_lines = frame.assign(line=lines(frame)).groupby("line", sort=True)["arm"].unique()
     if len(look) > MOST_SWITCHES:
         return [
-            Switch(name=str(line), colour=look[arms[0]]["color"], names=[str(line), *arms])
+            Switch(name=str(line), colour=look[arms[0]]["color"], names=json.dumps([str(line), *arms]))
             for line, arms in of_lines.items()
         ]
     single = {arms[0]: str(line) for line, arms in of_lines.items() if len(arms) == 1}
     return [
-        Switch(name=arm, colour=look[arm]["color"], names=list(dict.fromkeys([arm, single.get(arm, arm)])))
+        Switch(
+            name=arm,
+            colour=look[arm]["color"],
+            names=json.dumps(list(dict.fromkeys([arm, single.get(arm, arm)]))),
+        )
         for arm in sorted(look)
     ]
 

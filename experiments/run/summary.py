@@ -146,24 +146,26 @@ def score_lines(results: list[RunResult]) -> list[str]:
             kind = (f"{result.task}, {result.scale}", metric.name, metric.direction, metric.likelihood)
             tables.setdefault(kind, {}).setdefault(f"{result.cell}-{result.digest}", []).append(result)
     lines = []
-    for (task, metric, direction, likelihood), runs_of in sorted(tables.items(), key=str):
+    for (task, name, direction, likelihood), runs_of in sorted(tables.items(), key=str):
+        if len(runs_of) < 2:
+            continue
         backbones = Counter(runs[0].backbone for runs in runs_of.values())
-        scores = [
-            Scores(
-                name=runs[0].backbone + f" {runs[0].digest}" * (backbones[runs[0].backbone] > 1),
-                values=[run.test_metrics[0].value for run in runs],
-                tokens_per_second=statistics.mean(
-                    math.nan if run.training is None else run.training.tokens_per_second for run in runs
-                ),
-            )
-            for runs in runs_of.values()
-        ]
-        if len(scores) > 1:
-            scores.sort(key=lambda score: statistics.mean(score.values), reverse=direction == "higher")
-            of_type = f", {likelihood}" if likelihood else ""
-            lines += [f"{task}: test {metric}{of_type}, {direction} is better", *_score_table(scores)]
-            lines.append(f"  {scores[0].name} has the best mean, {scores[0]}; compare tests the differences.")
+        scores = [_scores(runs, unique=backbones[runs[0].backbone] == 1) for runs in runs_of.values()]
+        scores.sort(key=lambda score: statistics.mean(score.values), reverse=direction == "higher")
+        of_type = f", {likelihood}" if likelihood else ""
+        lines += [f"{task}: test {name}{of_type}, {direction} is better", *_score_table(scores)]
+        lines.append(f"  {scores[0].name} has the best mean, {scores[0]}; compare tests the differences.")
     return lines
+
+
+def _scores(runs: list[RunResult], *, unique: bool) -> Scores:
+    """Return the scores of the seeds of a run configuration, with its digest if its name is not unique."""
+    speeds = [run.training.tokens_per_second for run in runs if run.training is not None]
+    return Scores(
+        name=runs[0].backbone if unique else f"{runs[0].backbone} {runs[0].digest}",
+        values=[run.test_metrics[0].value for run in runs],
+        tokens_per_second=statistics.mean([speed for speed in speeds if speed is not None] or [math.nan]),
+    )
 
 
 def _score_table(scores: list[Scores]) -> list[str]:
