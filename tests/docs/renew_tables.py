@@ -26,8 +26,10 @@ from analysis.tables import markdown
 from analysis.tables.bridge import bridge_markdown
 from analysis.tables.text import render_markdown, render_scores, render_tables
 from tests import ROOT
+from tests.docs.canon_tables import canon_block, canon_figure
 
 RESULTS = ROOT / "docs" / "results"
+CANON = ROOT / "docs" / "models" / "canon.md"
 PAGES = {"experts.md": ("experts", 2)}
 """Pages in docs/results with a block of tables: the frame, and the level of its headings."""
 BEGIN, END = "<!-- table:begin -->\n", "<!-- table:end -->"
@@ -83,6 +85,7 @@ def blocks() -> dict[Path, str]:
     pages = {RESULTS / page: page_block(name, level) for page, (name, level) in PAGES.items()}
     pages[RESULTS / "bridge.md"] = bridge_markdown(bridge_table())
     pages[RESULTS / "state_space.md"] = length_block()
+    pages[CANON] = canon_block(frame("canon"))
     return {ROOT / "README.md": readme_block(), **pages}
 
 
@@ -99,6 +102,7 @@ def main() -> None:
     assert figure is not None
     (RESULTS / "bridge.svg").write_bytes(figure_bytes(figure, "svg"))
     (RESULTS / "bridge.csv").write_text(csv_text(bridge_table()))
+    CANON.with_suffix(".svg").write_bytes(figure_bytes(canon_figure(frame("canon")), "svg"))
     (RESULTS / "state_space.csv").write_text(csv_text(length_scores()))
     verdicts = verdict_figure(frame("compare"))
     assert verdicts is not None

@@ -29,6 +29,13 @@ def test_the_main_comparison_is_that_of_its_frame() -> None:
     assert kept["difference"].to_numpy() == pytest.approx(found["difference"].to_numpy())
 
 
+def test_the_tables_of_canon_layers_are_those_of_the_frame() -> None:
+    frame = renew_tables.frame("canon")
+    assert (frame["status"] == "complete").all()
+    assert len(frame) == 84
+    assert renew_tables.quoted(renew_tables.CANON) == renew_tables.canon_block(frame)
+
+
 def test_the_bridge_is_that_of_the_frames_of_track_and_text() -> None:
     assert (renew_tables.frame("bridge")["status"] == "complete").all()
     table = renew_tables.bridge_table()

@@ -1,0 +1,108 @@
+"""The paired tables of study=canon: each mixer without convolution, with its own, and with canon layers."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+
+from analysis.figures.style import MATPLOTLIB_MARKERS, PALETTE
+from analysis.stats.compute_multipliers import Budget, shared_lead
+from analysis.stats.intervals import mean_interval
+from analysis.tables import markdown
+
+FORMS = {
+    "decoder": ("decoder", "", "decoder_canon", ""),
+    "gated_deltanet": (
+        "gated_deltanet_no_convolution", "gated_deltanet", "gated_deltanet_canon_only",
+        "gated_deltanet_canon",
+    ),
+    "mamba": ("mamba_no_convolution", "mamba", "mamba_canon_only", "mamba_canon"),
+    "s4": ("s4", "", "s4_canon", ""),
+    "encoder": ("encoder", "", "encoder_canon", ""),
+}  # fmt: skip
+"""Models of each mixer: without short convolution, with its own, with canon layers instead, with both."""
+HEAD = ["mixer", "no short convolution", "its own", "canon layers", "both"]
+MIXERS = ("mamba", "gated_deltanet", "s4")
+"""Mixers with exact likelihoods, which are compared with the decoder."""
+
+
+def scores(frame: pd.DataFrame, task: str, model: str) -> np.ndarray:
+    """Return the scores of the seeds of a model, in the order of the seeds."""
+    runs = frame[(frame["task"] == task) & (frame["backbone"] == model)].sort_values("seed")
+    assert runs["seed"].tolist() == [0, 1, 2], model
+    return runs["score"].to_numpy(dtype=float)
+
+
+def form_rows(frame: pd.DataFrame, task: str) -> list[list[str]]:
+    """Return the mean and standard deviation over seeds of each model."""
+    rows = []
+    for mixer, models in FORMS.items():
+        cells = [scores(frame, task, model) if model else None for model in models]
+        rows.append([mixer, *("-" if c is None else f"{c.mean():.3f} ({c.std(ddof=1):.3f})" for c in cells)])
+    return rows
+
+
+def lead(better: np.ndarray, worse: np.ndarray) -> str:
+    """Return by how much the second model's loss is larger, paired by seed, with its 95% interval."""
+    estimate = mean_interval((worse - better).tolist())
+    return f"{estimate.mean:+.3f} ± {estimate.half_width:.3f}"
+
+
+def lead_rows(frame: pd.DataFrame) -> list[list[str]]:
+    """Return the leads of each mixer over the decoder on text, and how much of them canon layers explain."""
+    decoder, with_canon = scores(frame, "text", "decoder"), scores(frame, "text", "decoder_canon")
+    rows = []
+    for mixer in MIXERS:
+        none, own, canon, _ = (scores(frame, "text", name) if name else None for name in FORMS[mixer])
+        assert none is not None
+        assert canon is not None
+        published = none if own is None else own
+        share = shared_lead(*(_budget(part) for part in (with_canon, published, decoder)))
+        text = "-" if math.isnan(share.value) else f"{share.value:.0%} [{share.low:.0%}, {share.high:.0%}]"
+        rows.append([mixer, lead(none, decoder), lead(published, decoder), lead(canon, with_canon), text])
+    return rows
+
+
+def _budget(values: np.ndarray) -> Budget:
+    return Budget(flops=1.0, scores=values.tolist(), seconds=1.0)
+
+
+def canon_block(frame: pd.DataFrame) -> str:
+    """Return the tables of docs/models/canon.md."""
+    leads = ["mixer", "neither has one", "as published", "both have canon layers", "decoder_canon has of it"]
+    return "\n".join(
+        [
+            "Text, bits per byte on the test split: mean over three seeds (standard deviation)", "",
+            *markdown.table(HEAD, form_rows(frame, "text")), "",
+            "Lead over the decoder on text (bits per byte, 95% interval of the differences by seed), and the",
+            "fraction of the published lead that the decoder with canon layers has:", "",
+            *markdown.table(leads, lead_rows(frame)), "",
+            "Recall of eight pairs, accuracy:", "",
+            *markdown.table(HEAD, form_rows(frame, "recall_8_pairs")), "",
+        ]
+    )  # fmt: skip
+
+
+def canon_figure(frame: pd.DataFrame) -> Figure:
+    """Draw the scores of text: a line for each mixer, a mark for each form, the seeds as small dots."""
+    figure = Figure(figsize=(8, 3.2), layout="constrained", facecolor="white")
+    axes = figure.subplots()
+    for form, label in enumerate(HEAD[1:]):
+        for line, models in enumerate(FORMS.values()):
+            if not models[form]:
+                continue
+            values, height = scores(frame, "text", models[form]), line + 0.12 * (form - 1.5)
+            axes.plot(values, [height] * len(values), ".", color=PALETTE[form], markersize=3)
+            axes.plot(
+                values.mean(), height, MATPLOTLIB_MARKERS[form], color=PALETTE[form], markersize=8,
+                label=label if line == (0 if form in (0, 2) else 1) else None,
+            )  # fmt: skip
+    axes.set_yticks(range(len(FORMS)), [f"{name} (pseudo)" * (name == "encoder") or name for name in FORMS])
+    axes.invert_yaxis()
+    axes.grid(axis="x", alpha=0.3)
+    axes.set_xlabel("bits per byte of text on the test split (lower is better)")
+    figure.legend(loc="outside upper center", ncols=4, frameon=False)
+    return figure
