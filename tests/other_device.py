@@ -134,6 +134,7 @@ OPTIONS = {
     "canon, mamba": ("backbone=mamba", "backbone.canon=AB"),
     "canon, encoder": ("backbone=encoder", "backbone.canon=ABCD"),
     "loops": ("backbone=decoder", "backbone.loops=2"),
+    "mixture_of_depths": ("backbone=mixture_of_depths",),
     "value_residual": ("backbone=decoder", "backbone.attention.value_residual=true"),
     "forgetting attention": ("backbone=forgetting_attention",),
     "differential attention": ("backbone=diff_attention",),

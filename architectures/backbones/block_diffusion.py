@@ -46,6 +46,11 @@ class BlockDiffusionConfig(MaskedDiffusionConfig):
                 f"canon={self.canon}: block diffusion has no canon layers, as a convolution would cross the "
                 "boundaries of its blocks; set it to null"
             )
+        if self.mixture_of_depths is not None:
+            raise ValueError(
+                "mixture_of_depths compares the tokens of a sequence, and block diffusion generates them in "
+                "blocks: leave it null"
+            )
         if self.shifted or self.time_embedding:
             raise ValueError("block diffusion takes shifted=false and time_embedding=false")
         if self.positions.scaling.depends_on_length:

@@ -61,6 +61,8 @@ class EncoderConfig(TransformerConfig):
                 f"unpad=true does not go with feedforwards={format_pattern(self.feedforwards)}: experts "
                 "are balanced by sequence, and unpadded sequences lie end to end; use unpad=false"
             )
+        if self.unpad and self.mixture_of_depths is not None:
+            raise ValueError("mixture_of_depths selects tokens by sequence: use unpad=false")
 
 
 class PredictionTransform(nn.Module):

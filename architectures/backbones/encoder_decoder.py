@@ -87,6 +87,8 @@ class EncoderDecoderConfig(TransformerConfig):
             raise ValueError("attention.latent does not go with cross-attention: leave kv_rank null")
         if self.loops is not None:
             raise ValueError("loops does not go with an encoder-decoder: leave it null")
+        if self.mixture_of_depths is not None:
+            raise ValueError("mixture_of_depths does not go with an encoder-decoder: leave it null")
         if self.attention.differential:
             raise ValueError("attention.differential=true does not go with cross-attention: set it to false")
         if self.positions.scaling.depends_on_length:

@@ -40,6 +40,7 @@ from architectures.kernels.cpu.decode.dispatch import (
 from architectures.layers.block import Block, FeedForward, Mixer, add_losses, feedforwards, join_layers
 from architectures.layers.canon import check_letters
 from architectures.layers.context import Context
+from architectures.layers.mixture_of_depths import RoutedBlock
 from architectures.layers.normalization import RMSNorm
 
 
@@ -56,6 +57,9 @@ class StackConfig(BackboneConfig):
     """Added to the mean square before the root, in every norm."""
     tie_embeddings: bool = False
     """Share the embedding table with the projection to the vocabulary."""
+    mixture_of_depths: float | None = None
+    """Every other block, from the second on, processes only this fraction of the tokens of a sequence, chosen
+    by a learned router (Raposo et al. 2024, arXiv 2404.02258), such as 0.125. Null for all tokens."""
     canon: str | None = None
     """Positions of canon layers, which add a convolution over 4 tokens to their input (Allen-Zhu 2025): ``A``
     before the mixer, ``B`` on its projected inputs (queries, keys and values), ``C`` before the feed-forward,
@@ -68,6 +72,16 @@ class StackConfig(BackboneConfig):
             raise ValueError(f"num_layers={self.num_layers} must be at least 1")
         if self.loops is not None and self.loops < 2:
             raise ValueError(f"loops={self.loops} must be at least 2, or null for once")
+        if self.mixture_of_depths is not None:
+            if not 0 < self.mixture_of_depths < 1:
+                raise ValueError(
+                    f"mixture_of_depths={self.mixture_of_depths} must lie between 0 and 1, or be null"
+                )
+            if self.num_layers < 2:
+                raise ValueError(
+                    f"mixture_of_depths={self.mixture_of_depths} is for every other block, from the second "
+                    f"on: num_layers={self.num_layers} must be at least 2"
+                )
 
 
 class Stack(Backbone):
@@ -87,7 +101,12 @@ class Stack(Backbone):
         if not self.head.weight.is_meta:  # on the meta device only sizes are needed, many times
             self.initialise()
         # Added last, so that a seed gives all other layers the same weights with them as without.
-        add_canon(self._blocks(), config.canon, config.width, causal=self.capabilities.causal)
+        causal = self.capabilities.causal
+        add_canon(self._blocks(), config.canon, config.width, causal=causal)
+        for block in self._blocks():
+            if isinstance(block, RoutedBlock):
+                assert config.mixture_of_depths is not None
+                block.add_router(config.width, config.mixture_of_depths, causal=causal)
 
     def initialise(self) -> None:
         """Draw the initial weights of all layers."""
@@ -108,7 +127,12 @@ class Stack(Backbone):
     def make_block(self, layer: int) -> Block:
         """Return a new block for a layer."""
         feedforward = self.make_feedforward(layer)
-        return Block(self.make_mixer(layer), feedforward, self.make_norm)
+        return self.block_class(layer)(self.make_mixer(layer), feedforward, self.make_norm)
+
+    def block_class(self, layer: int) -> type[Block]:
+        """Return the class of the block of a layer."""
+        routed = self.config.mixture_of_depths is not None and layer % 2 == 1
+        return RoutedBlock if routed else Block
 
     def make_norm(self) -> nn.Module:
         """Return a new norm of the type of this family."""
@@ -197,8 +221,8 @@ class Stack(Backbone):
 
     def step_flops(self, length: int, source_length: int = 0) -> Flops:
         total = super().step_flops(length)
-        for mixer in (block.mixer for block in self._passes()):
-            total = total + mixer.step_flops(length) - (mixer.flops(length + 1) - mixer.flops(length))
+        for block in self._passes():
+            total = total + block.step_flops(length) - (block.flops(length + 1) - block.flops(length))
         return total
 
     def start(

@@ -95,6 +95,19 @@ class TransformerConfig(StackConfig):
             raise ValueError(
                 "loops does not go with experts: how many of them a token uses would depend on its routing"
             )
+        if self.mixture_of_depths is not None:
+            self._check_mixture_of_depths()
+
+    def _check_mixture_of_depths(self) -> None:
+        """Raise ValueError for settings that need all tokens of a sequence."""
+        if "experts" in self.feedforward_types:
+            raise ValueError("mixture_of_depths does not go with experts: use feedforwards=[dense]")
+        if self.positions.kind in ("alibi", "relative") or self.positions.scaling.depends_on_length:
+            raise ValueError(
+                f"mixture_of_depths does not go with positions.kind={self.positions.kind} and "
+                f"positions.scaling.kind={self.positions.scaling.kind}, which depend on all tokens: "
+                "use positions.kind=rope with another scaling, such as none"
+            )
 
     @property
     def feedforward_types(self) -> list[str]:
@@ -163,7 +176,7 @@ class Transformer(Stack):
         c = self.config
         feedforward = self.make_feedforward(layer)
         skip = c.block.stochastic_depth * layer / max(c.num_layers - 1, 1)
-        return Block(
+        return self.block_class(layer)(
             self.make_mixer(layer), feedforward, self.make_norm, c.block, skip=skip, first=layer == 0
         )
 

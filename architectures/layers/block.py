@@ -351,6 +351,13 @@ class Block(nn.Module):
         total = self.mixer.flops(length) + Flops(linear=linear_flops(self.canon, length))
         return total if self.feedforward is None else total + self.feedforward.flops(length)
 
+    def step_flops(self, length: int) -> Flops:
+        """Return the FLOPs of one more token after ``length`` tokens, through ``step``."""
+        total = self.mixer.step_flops(length) + Flops(linear=linear_flops(self.canon, 1))
+        if self.feedforward is None:
+            return total
+        return total + self.feedforward.flops(length + 1) - self.feedforward.flops(length)
+
     def state_bytes(self, length: int, bytes_per_element: int) -> int:
         """Return the bytes of the state of one sequence after ``length`` tokens."""
         windows = sum(canon.window_bytes(bytes_per_element) for canon in self.canons.values())

@@ -37,6 +37,8 @@ class Context:
     reach_BT: Tensor | None = None
     """The last position that each token may attend to, where decoding looks ahead; None for the token
     itself."""
+    rotary_BT: Tensor | None = None
+    """Positions of the tokens for rotary embeddings, where they differ from ``positions_BT``."""
     carried: dict[str, Tensor] = field(default_factory=dict)
     """Tensors that a layer hands to all later ones, by name. Unlike what ``once`` keeps, they are no function
     of the context."""

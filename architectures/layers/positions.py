@@ -189,7 +189,8 @@ class Rotary:
 
         def make() -> tuple[Tensor, Tensor]:
             length_BT = context.length_BT() if self.scaling.depends_on_length else None
-            return self.tables(context.positions_BT, length_BT)
+            positions_BT = context.positions_BT if context.rotary_BT is None else context.rotary_BT
+            return self.tables(positions_BT, length_BT)
 
         return context.once(("rotary", self), make)
 

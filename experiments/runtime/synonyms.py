@@ -16,6 +16,7 @@ _OPTIONS = {
         "mamba": "mamba1 ssm selective_ssm s6",
         "mamba2": "ssd",
         "moe": "mixture_of_experts sparse_moe",
+        "mixture_of_depths": "mod",
         "gla": "gated_linear_attention linear_attention",
         "deltanet": "delta_net delta_rule",
         "gated_deltanet": "gdn",

@@ -67,8 +67,14 @@ VARIANTS += ["forgetting_attention backbone.loops=2 backbone.attention.value_res
 DIFFERENTIAL = ("hybrid", "hybrid_bidirectional", "masked_diffusion", "block_diffusion")
 VARIANTS += [f"{name} backbone.attention.differential=true" for name in DIFFERENTIAL]
 VARIANTS += ["diff_attention backbone.loops=2 backbone.attention.value_residual=true"]
+DEPTHS = ("decoder", "encoder", "masked_diffusion", "hybrid", "mamba2", "s4", "gated_deltanet", "rwkv7")
+VARIANTS += [f"{name} backbone.mixture_of_depths=0.3" for name in DEPTHS]
+VARIANTS += ["mamba2_bidirectional backbone.mixture_of_depths=0.3 backbone.canon=A"]
+VARIANTS += ["decoder backbone.mixture_of_depths=0.5 backbone.loops=2 backbone.canon=ABCD"]
+VARIANTS += ["samba backbone.mixture_of_depths=0.5"]
+VARIANTS += ["decoder backbone.mixture_of_depths=0.5 backbone.attention.value_residual=true"]
 ALL = [*SOLVED, *VARIANTS]
-FAST = [*FAMILIES, *VARIANTS[:3], "hybrid backbone.loops=2"]
+FAST = [*FAMILIES, *VARIANTS[:3], "hybrid backbone.loops=2", VARIANTS[-1]]
 BACKBONES = fast_only(ALL, FAST)
 """The fast tier takes one of each family, some with canon layers and one looped, in float64."""
 DTYPES = fast_only([torch.float32, torch.float64], [torch.float64])
@@ -109,10 +115,14 @@ def plain_kernels(config: Any) -> dict[str, Any]:
 
 
 @functools.cache
-def lively(name: str, dtype: torch.dtype = torch.float64) -> Backbone:
-    """The same with weights large enough for faults to show."""
+def enlivened(name: str, dtype: torch.dtype) -> Backbone:
     torch.manual_seed(0)
     return enliven(build(name, dtype))
+
+
+def lively(name: str, dtype: torch.dtype = torch.float64, *, training: bool = True) -> Backbone:
+    """The same with weights large enough for faults to show."""
+    return enlivened(name, dtype).train(training)
 
 
 def able(*abilities: str) -> list[Any]:
@@ -130,7 +140,7 @@ def unable(*abilities: str) -> list[Any]:
 @pytest.mark.parametrize("length", fast_only([5, 33, 67], [33]))
 @pytest.mark.parametrize("name", able("causal", "encoder_decoder"))
 def test_the_future_does_not_leak(name: str, length: int) -> None:
-    check_no_leak(lively(name), length)
+    check_no_leak(lively(name, training=False), length)
 
 
 @pytest.mark.parametrize("length", fast_only([2, 21], [21]))
@@ -159,13 +169,13 @@ def test_logits_only_where_they_are_scored(name: str) -> None:
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", able("decodes"))
 def test_decoding_is_the_forward_pass(name: str, dtype: torch.dtype) -> None:
-    check_decoding(lively(name, dtype), 37)
+    check_decoding(lively(name, dtype, training=False), 37)
 
 
 @pytest.mark.parametrize("name", able("decodes"))
 def test_a_batch_is_decoded_as_its_rows(name: str) -> None:
-    check_prompts_together(lively(name))
-    check_moved_rows(lively(name))
+    check_prompts_together(lively(name, training=False))
+    check_moved_rows(lively(name, training=False))
 
 
 @pytest.mark.parametrize("name", BACKBONES)
@@ -173,6 +183,7 @@ def test_packed_documents_are_kept_apart_or_refused(name: str) -> None:
     model = lively(name)
     if model.capabilities.packs:
         check_packed(model)
+        check_packed(model.eval())
     else:
         inputs = random_inputs(model, 1, 4)
         with pytest.raises(ValueError, match="packed documents"):

@@ -40,6 +40,7 @@ MODELS = {
     "decoder": (Decoder, DecoderConfig(d_model=WIDTH)),
     "forgetting": (Decoder, DecoderConfig(d_model=WIDTH, attention=AttentionConfig(forget_gate=True))),
     "differential": (Decoder, DecoderConfig(d_model=WIDTH, attention=AttentionConfig(differential=True))),
+    "mixture_of_depths": (Decoder, DecoderConfig(d_model=WIDTH, mixture_of_depths=0.25)),
     "encoder": (Encoder, EncoderConfig(d_model=WIDTH)),
     "encoder_decoder": (EncoderDecoder, EncoderDecoderConfig(d_model=WIDTH)),
     "s4": (S4, S4Config(d_model=WIDTH)),

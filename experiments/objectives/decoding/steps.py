@@ -34,6 +34,7 @@ from architectures.layers.attention.kv_cache import (
     quantise,
 )
 from architectures.layers.context import Context
+from architectures.layers.mixture_of_depths import RoutedBlock
 from architectures.layers.moe.experts import Experts
 
 FEWEST = 32
@@ -113,6 +114,8 @@ def problem(model: Backbone, state: DecodingState) -> str:
     if any(not isinstance(cache, ContiguousCache | RingCache) for cache in _caches(state.layers)):
         return "a paged cache grows: set attention.cache=contiguous"
     for part in model.modules():
+        if isinstance(part, RoutedBlock):
+            return "the host must know how many tokens each block takes"
         if isinstance(part, Experts):
             c = part.config
             limited = c.capacity is not None or c.choice == "expert"

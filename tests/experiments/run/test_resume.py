@@ -35,6 +35,7 @@ WORDS = (
 LENGTH = {"text": 64, "recall": 32}
 CASES = [(backbone, task, None) for backbone, task in zip(commands.BACKBONES, itertools.cycle(LENGTH))]
 CANON = [("gated_deltanet backbone.canon=ABCD backbone.conv_width=0", "recall", None)]
+DEPTHS = [("decoder backbone.mixture_of_depths=0.25", "recall", None)]
 MICRO_BATCHES = [("moe", "recall", 2), ("encoder_decoder", "text", 2)]
 FAST = [case for case in CASES if case[0] in ("decoder", "mamba")]
 """The cases of the fast tier."""
@@ -142,7 +143,7 @@ def interrupt(case: tuple, runs: Path, chance: random.Random, sign: signal.Signa
 @pytest.mark.fast
 @pytest.mark.parametrize(
     "case",
-    fast_only([*CASES, *CANON, *MICRO_BATCHES], FAST),
+    fast_only([*CASES, *CANON, *DEPTHS, *MICRO_BATCHES], FAST),
     ids=lambda case: "-".join(map(str, case)),
 )
 def test_a_killed_run_continues_bit_for_bit(reference, tmp_path: Path, case: tuple) -> None:

@@ -13,7 +13,11 @@ from tests.other_device import CASES
 
 LOSS_AND_NORM = "local_loss, norm = torch.stack([total, total_norm.double()]).tolist()"
 LARGEST_COUNT = "X, M, C = len(counts_X), len(x_MD), int(counts_X.max())"
-LAYERS_THAT_WAIT = {"experts, padded": f"architectures/layers/moe/dispatch.py: {LARGEST_COUNT}"}
+MOST_TOKENS = "num_tokens = int(selected_BT.sum(1).max())"
+LAYERS_THAT_WAIT = {
+    "experts, padded": f"architectures/layers/moe/dispatch.py: {LARGEST_COUNT}",
+    "mixture_of_depths": f"architectures/layers/mixture_of_depths.py: {MOST_TOKENS}",
+}
 """Lines of layers in which the host waits, by case: once for each layer and pass."""
 
 

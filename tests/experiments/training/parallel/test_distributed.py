@@ -73,6 +73,14 @@ SETTINGS = {
         "backbone.attention.num_kv_heads=4",
         "optimizer.learning_rate=1e-3",  # as in "readout"
     ),
+    "depths": (
+        "backbone=mixture_of_depths",
+        "scale.targets=null",
+        "backbone.d_model=32",
+        "backbone.d_ff=64",
+        "backbone.attention.num_kv_heads=4",
+        "optimizer.learning_rate=1e-3",  # as in "readout"
+    ),
     "tied": ("backbone=decoder", "backbone.tie_embeddings=true"),
     "average-experts": ("backbone=moe", "optimizer.ema=0.9"),
     "learned": ("backbone=decoder", "backbone.positions.kind=learned"),
@@ -99,6 +107,7 @@ REST = [
     ("encoder", CUT),
     ("canon", CUT),
     ("forgetting", CUT),
+    ("depths", CUT),
     ("moe", SHARED),
     ("moe", (*FSDP, "parallel.expert=2")),
     ("average-experts", SHARED),
