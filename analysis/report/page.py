@@ -50,6 +50,7 @@ from analysis.stats.run_costs import cost_grid, stability_grid
 from analysis.stats.targets.performance_profile import lines
 from analysis.stats.text_slices import slice_table
 from analysis.stats.versus_baseline import with_differences
+from analysis.tables.compute import over_compute
 from analysis.tables.format import flops
 from analysis.tables.headings import counts_line, joined_lines, study_name, verdict
 from analysis.tables.sentences import answers
@@ -174,7 +175,7 @@ def _summary(frame: pd.DataFrame) -> dict[str, object]:
     arms = with_differences(frame)
     return {
         "study": study_name(frame),
-        "answers": [_answer(line) for line in answers(arms)],
+        "answers": [_answer(line) for line in (*over_compute(frame), *answers(arms))],
         "panels": panels(arms, frame),
         "joined": joined_lines(frame),
         "counts": counts_line(frame),
