@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import statistics
 import subprocess
 import sys
@@ -39,7 +40,7 @@ def first_step(checkout: Path, backbone: str) -> float:
         ) as run:
             assert run.stdout is not None
             for line in run.stdout:
-                if " step 1/" in line:
+                if re.search(r" 1/\d+ ", line):
                     seconds = time.perf_counter() - begin
                     run.kill()
                     return seconds
