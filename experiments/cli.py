@@ -134,6 +134,7 @@ def main() -> None:
     for package in ("architectures", "analysis", "slurm"):
         importlib.import_module(package)  # before an analysis.py of the user could be imported
     sys.path.append(os.getcwd())  # for classes of the user, after all libraries
+    os.environ["PYTHONSAFEPATH"] = "1"  # the same order in the processes that this one starts
     runpy.run_module(MODULES[name], run_name="__main__", alter_sys=True)
 
 

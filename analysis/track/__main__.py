@@ -7,8 +7,8 @@
 Each workload is a part: its learning rates are swept on the tuning seeds, with equally many trials for every
 model (with study.protocol=1.0, until each best rate is bracketed), and chosen on validation; then the test
 seeds are trained. Runs that ended, in run folders or in the
-frame stored next to the track's page, are not trained again: a track can be stopped, resumed, and continued
-on another machine, and for an added model only its runs are trained. The rules of each track: docs/tracks/.
+stored frame of the track, are not trained again: a track can be stopped, resumed, and continued on another
+machine, and for an added model only its runs are trained. The rules of each track: docs/tracks/.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class TrackConfig:
     tables: bool = False
     """Choose the learning rates and write the tables from the runs that are there; train nothing."""
     publish: bool = False
-    """Write the frame and the tables into docs/tracks/ too."""
+    """Write the frame into conf/track/ and the tables into docs/tracks/ of the checkout too."""
     miniature: bool = False
     """Shrink every run to one of seconds, in a study of its own, to try the track out."""
     own_runs: bool = False
@@ -106,6 +106,8 @@ class Part:
 def prepare(config: TrackConfig) -> Part:
     """Return the parts of a track to run. Raises ValueError."""
     track = read_track(config.track, config.config_dir)
+    if config.publish and not (DOCS / f"{track.name}.md").exists():
+        raise ValueError(f"--publish writes into {DOCS / track.name}.md of a checkout, which is not there")
     workloads = [track.workload(name).name for name in _names(config.workloads)]
     overrides = [f"runs={config.runs}"]
     overrides += [f"hydra.searchpath=[file://{Path(config.config_dir).resolve()}]"] * bool(config.config_dir)
@@ -224,18 +226,20 @@ def publish(part: Part, best: pd.DataFrame) -> None:
     runs = runs.assign(path=f"{part.runs}/" + runs["path"])  # for the report: where their folders would be
     name, results = part.track.name, track_results(part.track, runs, best)
     tables = track_markdown(part.track, results)
-    beside_page: dict[str, str | bytes] = {f"{name}.parquet": parquet(frame)}
+    beside_page: dict[str, str | bytes] = {}
     if (drawn := overview(part.track, results.arms, results.pairs)) is not None:
         beside_page[f"{name}.svg"] = figure_bytes(drawn, "svg")
     beside_page |= {
         f"{name}_{key}.csv": csv_text(getattr(results, key)) for key in ("scores", "pairs", "slices")
     }
-    paths = [write(part.out / file, content) for file, content in beside_page.items()]
+    paths = [write(part.out / f"{name}.parquet", parquet(frame))]
+    paths += [write(part.out / file, content) for file, content in beside_page.items()]
     paths.append(write(part.out / f"{name}.md", tables))
     if (runs["status"] == "complete").any():
         curves = history(runs)
         paths.append(write(part.out / f"{name}.html", render_page(runs, curves, find(runs, curves))))
     if part.publish:
+        paths.append(write(CONF.parent / (part.track.stored or f"conf/track/{name}.parquet"), parquet(frame)))
         paths += [write(DOCS / file, content) for file, content in beside_page.items()]
         page = DOCS / f"{name}.md"
         paths.append(write(page, fill_page(page.read_text(encoding="utf-8"), tables)))

@@ -1,4 +1,4 @@
-"""The frame of a track: the rows of its run folders and of the frame that is stored next to its page.
+"""The frame of a track: the rows of its run folders and of its stored frame.
 
 A row of a run folder takes precedence over a stored one. Columns are those of ``analysis.load.study`` without
 ``path`` and ``arm``, and

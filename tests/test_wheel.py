@@ -1,0 +1,92 @@
+"""The wheel, installed outside the checkout: commands run in a folder without code and configuration."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from tests import CONF, ROOT
+from tests.architectures.pretrained.folders import make_folder
+
+pytestmark = pytest.mark.full
+
+PACKAGES = ("architectures", "experiments", "conf", "analysis", "slurm")
+SHORT = (
+    "budget=smoke",
+    "scale.axis=non_embedding",
+    "scale.targets.non_embedding=20000",
+    "budget.tokens=2000",
+)
+DATA = ("*.yaml", "*.parquet", "*.cpp", "*.h", "*.j2", "*.css", "*.js", "py.typed")
+"""Files of packages that are no Python code."""
+
+
+def pip(*words: str) -> None:
+    subprocess.run([sys.executable, "-m", "pip", "--quiet", *words], check=True)
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel of a copy of the sources: setuptools writes into the folder that it builds from."""
+    sources = tmp_path_factory.mktemp("sources")
+    for name in PACKAGES:
+        shutil.copytree(ROOT / name, sources / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "README.md", "LICENSE", "MANIFEST.in"):
+        shutil.copy(ROOT / name, sources)
+    pip("wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", str(sources / "dist"), str(sources))
+    return next((sources / "dist").glob("*.whl"))
+
+
+@pytest.fixture(scope="module")
+def archbench(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The command of an environment with the wheel, and the dependencies of this one."""
+    folder = tmp_path_factory.mktemp("environment")
+    venv.create(folder)
+    python = folder / "bin" / "python"
+    pip("--python", str(python), "install", "--no-deps", str(wheel))
+    packages = folder / "lib" / f"python{sysconfig.get_python_version()}" / "site-packages"
+    (packages / "dependencies.pth").write_text(sysconfig.get_path("purelib"))
+    return folder / "bin" / "archbench"
+
+
+def test_the_wheel_has_every_data_file(wheel: Path) -> None:
+    names = set(zipfile.ZipFile(wheel).namelist())
+    files = {path for name in PACKAGES for pattern in DATA for path in (ROOT / name).rglob(pattern)}
+    assert {path.relative_to(ROOT).as_posix() for path in files} <= names
+    assert not any(name.startswith(("tests/", "docs/", "benchmarks/")) for name in names)
+
+
+def test_commands_run_in_a_folder_with_files_named_like_packages(archbench: Path, tmp_path: Path) -> None:
+    """Those of the user stand behind all libraries, also in the processes of a sweep."""
+    for name in ("analysis", "experiments", "conf", "numpy", "random", "joblib", "datasets/__init__"):
+        file = tmp_path / f"{name}.py"
+        file.parent.mkdir(exist_ok=True)
+        file.write_text("raise SystemExit('the wrong module')")
+    inherited = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "WANDB", "HYDRA"))}
+
+    def run(*words: str) -> str:
+        ended = subprocess.run(
+            [archbench, *words], cwd=tmp_path, env=inherited, capture_output=True, text=True, timeout=300
+        )
+        assert ended.returncode == 0, ended.stdout + ended.stderr
+        return ended.stdout
+
+    sweep = ("-m", "study.name=two", "backbone=decoder,mamba", "hydra/launcher=parallel")
+    run("train", *sweep, "task=recall", *SHORT, "device=cpu", "device.threads=1")
+    assert len(list(tmp_path.glob("runs/two/*/s0/result.json"))) == 2
+    run("compare", "study=two")
+    assert (tmp_path / "runs" / "two" / "analysis" / "results.parquet").exists()
+    assert "decoder-text-nano" in run("track", "laptop", "workloads=text", "backbones=decoder", "--dry-run")
+    stored = run("track", "cpu", "workloads=parity", "backbones=decoder", "--dry-run")
+    assert "5 of 5 runs are done" in stored, stored
+    assert CONF not in (tmp_path, *tmp_path.parents)
+    folder = make_folder("qwen2", tmp_path / "folder")
+    assert run("generate", f"run={folder}", "prompt='the cat'", "max_tokens=4", "device=cpu").strip()
