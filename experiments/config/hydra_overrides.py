@@ -21,6 +21,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from architectures.nearest_name import nearest_name
 from experiments.config import CONF
+from experiments.config.backbone_file import class_paths
 from experiments.config.options import PATHS, at_home, refuse_other_words
 from experiments.config.structured import type_message
 from experiments.runtime.errors import ConfigError, nearest
@@ -65,7 +66,8 @@ def refuse_unreadable(overrides: Sequence[str]) -> None:
 def path_words(arguments: Sequence[str]) -> list[str]:
     """Return a command line for Hydra, in which paths that its grammar cannot read are quoted.
 
-    Raises ConfigError for a quoted path that begins with ``~``, which would create a folder of that name.
+    ``backbone=FILE.py:CLASS`` becomes ``backbone=MODULE.CLASS``. Raises ConfigError for a file without the
+    class, and for a quoted path that begins with ``~``, which would create a folder of that name.
     """
     parser = OverridesParser.create()
     quoted = []
@@ -80,6 +82,8 @@ def path_words(arguments: Sequence[str]) -> list[str]:
                 else:
                     value = quote(value)
             argument = f"{key}={value}"
+        elif key == "backbone":
+            argument = f"{key}={class_paths(value)}"
         quoted.append(argument)
     return quoted
 

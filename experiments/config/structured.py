@@ -226,7 +226,11 @@ def load_class(target: str, base: type[T], key: str) -> type[T]:
             raise
         raise ConfigError(f"{key}._target_={target}: no module {module!r}; is it on PYTHONPATH?") from None
     except AttributeError:
-        raise ConfigError(f"{key}._target_={target}: no class {name!r} in {module!r}") from None
+        members = vars(sys.modules[module]).items()
+        names = [n for n, member in members if isinstance(member, type) and issubclass(member, base)]
+        raise ConfigError(
+            f"{key}._target_={target}: no class {name!r} in {module!r}{nearest(name, names)}"
+        ) from None
     if not (isinstance(cls, type) and issubclass(cls, base)):
         raise ConfigError(f"{key}._target_={target} is not a {base.__name__}")
     return cls

@@ -46,17 +46,22 @@ NO_FIELD = re.compile(r"(typing\.|dataclasses\.)?(ClassVar|KW_ONLY)\b")
 """Annotations of names that are no fields of a dataclass."""
 DEFAULTS_OF = "dataclass/"
 """Group of the defaults of each class, by its dotted path."""
+BACKBONE_CLASS = re.compile(r"backbone/((?:\w+\.)+[^\W\d]\w*)")
+"""``backbone=MODULE.CLASS``, which needs no YAML file."""
 
 
 class FileConfigSource(file_config_source.FileConfigSource):
     """Hydra's source of files, strict: a duplicate key, or a tab, is an error of one line with its position.
 
     A file that names a class in ``_target_`` extends the defaults of the settings of this class, as if
-    ``/dataclass/CLASS@_here_`` were the first entry of its ``defaults``.
+    ``/dataclass/CLASS@_here_`` were the first entry of its ``defaults``. ``backbone=MODULE.CLASS`` stands for
+    a file with this ``_target_`` and ``num_layers: ${scale.depth}``.
     """
 
     def is_config(self, config_path: str) -> bool:
-        return config_path.startswith(DEFAULTS_OF) or super().is_config(config_path)
+        if config_path.startswith(DEFAULTS_OF) or super().is_config(config_path):
+            return True
+        return BACKBONE_CLASS.fullmatch(config_path.removesuffix(".yaml")) is not None
 
     def load_config(self, config_path: str) -> ConfigResult:
         """Return a file of a group, or the defaults of a class. Raises ConfigError for a wrong file."""
@@ -65,9 +70,16 @@ class FileConfigSource(file_config_source.FileConfigSource):
             defaults = config_defaults(config_path.removeprefix(DEFAULTS_OF))
             return ConfigResult(self.provider, source, OmegaConf.create(defaults), header={"package": None})
         path = Path(os.path.realpath(os.path.join(self.path, self._normalize_file_name(config_path))))
-        if not path.exists():
+        header: dict[str, str | None] = {"package": None}
+        if path.exists():
+            tree = read_yaml(path)
+            header = self._get_header_dict(path.read_text(encoding="utf-8-sig")[:512])
+        elif (match := BACKBONE_CLASS.fullmatch(config_path.removesuffix(".yaml"))) is not None:
+            tree = {"_target_": match[1]}
+            if "num_layers" in config_defaults(match[1]):
+                tree["num_layers"] = "${scale.depth}"
+        else:
             raise ConfigLoadError(f"Config not found : {path}")
-        tree = read_yaml(path)
         if isinstance(target := tree.get("_target_"), str):
             entries = tree.get("defaults", ["_self_"])
             tree = {**tree, "defaults": [f"/{DEFAULTS_OF}{target}@_here_", *entries]}
@@ -75,7 +87,7 @@ class FileConfigSource(file_config_source.FileConfigSource):
             config=OmegaConf.create(tree),
             path=source,
             provider=self.provider,
-            header=self._get_header_dict(path.read_text(encoding="utf-8-sig")[:512]),
+            header=header,
         )
 
 

@@ -71,7 +71,7 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for page in (*FIRST, *OTHERS):
         for language in ("python", "yaml"):
             for block in blocks(page, language):
-                if named := re.match(r"# (mine/\S+)\n", block):
+                if named := re.match(r"# (mine/\S+|my_mixer\.py)\n", block):
                     path = desk / named[1]
                     path.parent.mkdir(parents=True, exist_ok=True)
                     # "# @package" must be the first line of a YAML.
@@ -105,7 +105,9 @@ def test_commands_exist_and_files_are_named(page: str) -> None:
             assert name in MODULES, command
     for language in ("python", "yaml"):
         for block in blocks(page, language):
-            assert re.match(r"# (mine/\S+|notebook)\n", block), f"a {language} block of {page} names no file"
+            assert re.match(r"# (mine/\S+|my_mixer\.py|notebook)\n", block), (
+                f"a {language} block of {page} names no file"
+            )
 
 
 @pytest.mark.parametrize(

@@ -1,13 +1,17 @@
-"""A new backbone is one Python file and one YAML, both outside the checkout."""
+"""A new backbone is one Python file outside the checkout, with a YAML or without."""
 
 import importlib
 import json
+import sys
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 import torch
 
+from analysis.compare import main as compare
+from experiments.config.hydra_overrides import path_words
+from experiments.runtime.errors import ConfigError
 from tests.experiments import commands
 
 PYTHON = '''
@@ -158,3 +162,49 @@ def test_it_conforms(module: ModuleType) -> None:
     costs.check_parameters(build(), tied=False)
     costs.check_flops(build(), 32)
     costs.check_state_bytes(build(), 33)
+
+
+@pytest.mark.full
+def test_it_is_trained_from_its_file_without_a_yaml(toy: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Beside another backbone, in parallel processes, whose results are compared and not computed again."""
+    choice = ("-m", f"backbone=decoder,{toy}/my_toy.py:Toy", *commands.TINY, *commands.RECALL)
+    choice = (*choice, "hydra/launcher=parallel", "study.name=mine", f"runs={toy}/runs")
+    ended = commands.run("train", *choice, PYTHONPATH=str(toy))
+    assert ended.returncode == 0, ended.stderr
+    names = {(found["backbone"], found["status"]) for found in map(json.loads, results_in(toy / "runs"))}
+    assert names == {("decoder", "complete"), ("my_toy.Toy", "complete")}
+    again = commands.run("train", *choice, PYTHONPATH=str(toy))
+    assert again.stdout.count("already complete") == 2
+    assert compare(["study=mine", f"runs={toy}/runs"]) == 0
+    assert "my_toy.Toy" in capfd.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("word", "message"),
+    [
+        ("my_tpy.py:Toy", "there is no file {toy}/my_tpy.py; did you mean 'my_toy.py'?"),
+        ("my_toy.py:RuningMean", "no class 'RuningMean' in {toy}/my_toy.py; did you mean 'RunningMean'?"),
+        ("my_toy.py", "no class '' in {toy}/my_toy.py; options: RunningMean, Toy, ToyConfig"),
+        ("broken.py:Toy", "line 1: "),
+        ("numpy.py:Toy", "set PYTHONPATH={toy}, or rename the file"),
+    ],
+)
+def test_a_mistake_in_a_file_or_class_is_explained(
+    word: str, message: str, toy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(toy)
+    (toy / "broken.py").write_text("class Toy(:")
+    (toy / "numpy.py").write_text("class Toy: ...")
+    with pytest.raises(ConfigError) as raised:
+        path_words([f"backbone=decoder,{toy}/{word}"])
+    assert str(raised.value).startswith(f"backbone={toy}/{word}: ")
+    assert message.format(toy=toy) in str(raised.value)
+
+
+def test_a_file_and_a_dotted_path_are_one_backbone(toy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(toy)
+    monkeypatch.delitem(sys.modules, "my_toy", raising=False)  # that of another test
+    monkeypatch.chdir(toy)
+    assert path_words(["backbone=./my_toy.py:Toy"]) == ["backbone=my_toy.Toy"]
+    backbone = commands.compose("backbone=my_toy.Toy", "task=recall", "scale.depth=3").backbone
+    assert (backbone._target_, backbone.num_layers, backbone.d_ff) == ("my_toy.Toy", 3, None)
