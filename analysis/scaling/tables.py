@@ -10,7 +10,6 @@ import pandas as pd
 import rich.box
 from rich.table import Table
 
-from analysis.scaling.compute_multiplier import Comparison, Multiplier, compare_compute
 from analysis.scaling.isoflop import best_sizes, isoflop_exponent, isoflop_profiles
 from analysis.scaling.laws import (
     Law,
@@ -22,6 +21,7 @@ from analysis.scaling.laws import (
     held_out,
     objective,
 )
+from analysis.stats.compute_multiplier import Comparison, Multiplier, compare_compute
 
 PUBLISHED = {
     "Besiroglu et al. 2024": Law(E=1.8172, A=482.01, B=2085.43, alpha=0.3478, beta=0.3658),
