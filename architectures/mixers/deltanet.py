@@ -47,10 +47,6 @@ class DeltaRule(LinearMixer):
         self.strongest = 2.0 if config.negative_eigenvalues else 1.0
         self.beta = nn.Linear(d_model, updates * self.value_heads, bias=False)
 
-    def log_decay(self, x_BTD: Tensor) -> Tensor | None:
-        """Return None: the memory does not decay."""
-        return None
-
     def remember(
         self,
         x_BTD: Tensor,

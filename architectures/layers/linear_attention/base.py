@@ -5,8 +5,9 @@ convolution, read and update the memory, normalise each head, gate, and project
 back. They differ in how the memory decays and how it is updated.
 
 Shapes: B batch, T length, D d_model, H heads, K key width, V value width of a
-head, C channels of queries, keys and values together, W inputs of a window, S updates of all tokens. Where
-the heads of queries and keys are fewer than those of values, they are repeated first, so that all are H.
+head, C channels of queries, keys and values together, W inputs of a window, S updates of all tokens, U of
+one token. Where the heads of queries and keys are fewer than those of values, they are repeated first, so
+that all are H.
 """
 
 from __future__ import annotations
@@ -92,9 +93,18 @@ class LinearMixer(RecurrentMixer):
         self.norm = nn.RMSNorm(self.value_width, eps=norm_eps)
         self.out = nn.Linear(values, d_model, bias=False)
 
-    @abstractmethod
     def log_decay(self, x_BTD: Tensor) -> Tensor | None:
-        """Logarithm of the decay of each step, in at least float32: (B, T, H), (B, T, H, K), or None."""
+        """Return the logarithm of the decays, in at least float32: (B, T, H) or (B, T, H, K), or None, with
+        which the memory does not decay."""
+        return None
+
+    def keys_and_decay(self, x_BTD: Tensor, k_BTUHK: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Return the keys and the logarithm of the decays, before padding and starts of documents are masked.
+
+        A subclass overrides it if its keys and decays depend on each other, such as keys of one minus the
+        decay.
+        """
+        return k_BTUHK, self.log_decay(x_BTD)
 
     @abstractmethod
     def remember(
@@ -107,7 +117,11 @@ class LinearMixer(RecurrentMixer):
         memory_BHKV: Tensor | None,
         path: str,
     ) -> tuple[Tensor, Tensor]:
-        """Return what queries read (B, T, H, V), and the last memory (B, H, K, V)."""
+        """Return what queries read (B, T, H, V), and the last memory (B, H, K, V).
+
+        ``path`` is that of a recurrence of this package: ``gated_linear_attention`` and ``delta_rule``, which
+        divide queries by the root of K, or ``dplr``.
+        """
 
     @property
     def canon_widths(self) -> dict[str, int]:
@@ -162,7 +176,7 @@ class LinearMixer(RecurrentMixer):
         )
         if self.value_heads != self.heads:
             q, k = (part.repeat_interleave(self.value_heads // self.heads, dim=3) for part in (q, k))
-        log_decay = self.log_decay(x_BTD)
+        k, log_decay = self.keys_and_decay(x_BTD, k)
         starts_BT = document_starts(context)
         if starts_BT is not None:
             # A document begins with an empty memory.

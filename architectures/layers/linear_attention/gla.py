@@ -32,6 +32,7 @@ def gated_linear_attention(
     ``a_t = exp(log_decay_t)``.
 
     Args:
+        q_BTHK: divided here by the root of K.
         log_decay_BTHK: not positive; minus infinity forgets everything before.
         initial_BHKV: the memory before the first token; zeros if None.
         path: ``reference`` for the plain recurrence, ``torch`` for chunks of matrix products, ``fla`` for
