@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, cast
 
-from experiments.config.structured import is_own, load_class, typed
-from experiments.runtime.errors import ConfigError, nearest
+from experiments.config.structured import is_own, load_class, pop_target, typed
+from experiments.runtime.errors import nearest
 
 if TYPE_CHECKING:
     import torch
@@ -114,9 +114,7 @@ class OptimizerConfig:
 def read_optimizer(section: dict[str, object]) -> OptimizerConfig:
     """Return the optimizer that a section of a configuration names. Raises ConfigError."""
     values = dict(section)
-    if "_target_" not in values:
-        raise ConfigError("optimizer: the YAML has no _target_, the dotted path of its OptimizerConfig")
-    target = str(values.pop("_target_"))
+    target = pop_target(values, OptimizerConfig, "optimizer", "the YAML")
     return typed(load_class(target, OptimizerConfig, "optimizer"), values, "optimizer")
 
 

@@ -236,6 +236,16 @@ def load_class(target: str, base: type[T], key: str) -> type[T]:
     return cls
 
 
+def pop_target(values: dict[str, Any], base: type[Any], key: str, file: str) -> str:
+    """Remove ``_target_`` from the values of a YAML file and return it. Raises ConfigError."""
+    if "_target_" not in values:
+        raise ConfigError(
+            f"{key}: {file} has no _target_: add a line `_target_: package.module.Class` with its "
+            f"{base.__name__}, as the other files of {key}/ have"
+        )
+    return str(values.pop("_target_"))
+
+
 def component(tree: dict[str, Any], key: str, base: type[T]) -> tuple[type[T], Any]:
     """Return the class that a group's YAML names in ``_target_``, and its validated configuration.
 
@@ -248,9 +258,8 @@ def component(tree: dict[str, Any], key: str, base: type[T]) -> tuple[type[T], A
         ConfigError: there is no such class, or a setting does not fit it.
     """
     values = dict(tree[key])
-    if "_target_" not in values:
-        raise ConfigError(f"{key}: the YAML has no _target_, the dotted path of its {base.__name__}")
-    target = str(values.pop("_target_"))
+    name = tree.get("names", {}).get(key)
+    target = pop_target(values, base, key, f"{key}/{name}.yaml" if name else "the YAML")
     cls = load_class(target, base, key)
     if not hasattr(cls, "Config"):
         raise ConfigError(f"{key}._target_={target} has no Config, the dataclass of its settings")

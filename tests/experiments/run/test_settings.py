@@ -15,7 +15,7 @@ from experiments.config import CONF
 from experiments.config.optimizer import SCHEDULES, OptimizerConfig
 from experiments.config.schema import BudgetConfig, DeviceConfig, ScaleConfig, TrackingConfig, TrainerConfig
 from experiments.config.sections import read_sections, with_target
-from experiments.config.structured import load_class
+from experiments.config.structured import component, load_class
 from experiments.objectives.objective import Objective
 from experiments.run.settings import Settings, read_settings
 from experiments.runtime.errors import ConfigError
@@ -259,5 +259,8 @@ def test_the_optimizer_is_the_one_of_the_yaml() -> None:
     del nameless.optimizer["_target_"]
     with pytest.raises(ConfigError, match="optimizer: the YAML has no _target_"):
         read_sections(nameless)
+    tree = {"names": {"backbone": "mine"}, "backbone": {"num_layers": 2}}
+    with pytest.raises(ConfigError, match=r"backbone/mine\.yaml has no _target_: add a line"):
+        component(tree, "backbone", Backbone)  # type: ignore[type-abstract]
     with pytest.raises(ConfigError, match="momentum"):
         commands.settings("+optimizer.momentum=0.9")
