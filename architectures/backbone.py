@@ -264,6 +264,11 @@ class BackboneConfig:
         return set()
 
     @property
+    def warnings(self) -> list[str]:
+        """Return a line for each setting that is allowed and probably a mistake."""
+        return []
+
+    @property
     def width_step(self) -> int:
         """The size solver tries multiples of this."""
         return self.width_multiple

@@ -92,7 +92,7 @@ def main() -> None:
         return  # after --watch, --help or --cfg
     console = rich.console.Console(highlight=False, width=None if sys.stdout.isatty() else WIDTH)
     for line in dict.fromkeys([*_equal_sizes(), *_notes]):
-        console.print(line)
+        console.print(line, markup=False)
     for table in _tables():
         console.print()
         console.print(table)
@@ -161,6 +161,7 @@ def _collect(cfg: DictConfig) -> None:
                 f"{settings.names.task} is not prepared yet: its cost is computed on the embedded text, "
                 "and its first run prepares it"
             )
+        _notes.extend(f"warning: {settings.cell}: {line}" for line in run_plan.matched.config.warnings)
         _cells.append(
             Cell(
                 name=settings.cell,

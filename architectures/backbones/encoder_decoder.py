@@ -111,6 +111,10 @@ class EncoderDecoderConfig(TransformerConfig):
         return self.num_encoder_layers or self.num_layers
 
     @property
+    def deepest(self) -> int:
+        return max(self.num_layers, self.encoder_layers)
+
+    @property
     def encoder_side(self) -> EncoderDecoderConfig:
         """Return the settings of the blocks of the encoder."""
         attention = self.attention

@@ -102,6 +102,10 @@ class HybridConfig(TransformerConfig):
         return pattern_types(self.layer_types)
 
     @property
+    def patterns(self) -> dict[str, list[str]]:
+        return {"layers": self.layers} | super().patterns
+
+    @property
     def unused_sections(self) -> set[str]:
         return RECURRENT.keys() - self.mixer_types
 

@@ -26,7 +26,7 @@ from architectures.layers.block import Block, BlockConfig, FeedForward, Mixer
 from architectures.layers.context import Context
 from architectures.layers.embedding import Embedding, EmbeddingConfig
 from architectures.layers.feedforward import DenseFeedForward, FeedForwardConfig
-from architectures.layers.layer_pattern import check_pattern, expand_pattern
+from architectures.layers.layer_pattern import check_pattern, expand_pattern, format_pattern, unbuilt_types
 from architectures.layers.moe.config import ExpertsConfig
 from architectures.layers.moe.experts import Experts
 from architectures.layers.normalization import make_norm
@@ -113,6 +113,29 @@ class TransformerConfig(StackConfig):
     def feedforward_types(self) -> list[str]:
         """Return the type of the feed-forward of each layer."""
         return expand_pattern(self.feedforwards, self.num_layers)
+
+    @property
+    def deepest(self) -> int:
+        """Return the number of layers of the deepest stack."""
+        return self.num_layers
+
+    @property
+    def patterns(self) -> dict[str, list[str]]:
+        """Return the patterns of layer types, by setting."""
+        return {
+            "feedforwards": self.feedforwards,
+            "attention.layers": self.attention.layers,
+            "positions.layers": self.positions.layers,
+        }
+
+    @property
+    def warnings(self) -> list[str]:
+        return super().warnings + [
+            f"backbone.{key}={format_pattern(pattern)}: none of the {self.deepest} layers is "
+            f"{' or '.join(sorted(unbuilt))}; a larger scale.depth or backbone.num_layers gives more layers"
+            for key, pattern in self.patterns.items()
+            if (unbuilt := unbuilt_types(pattern, self.deepest))
+        ]
 
     @property
     def dense_width(self) -> int:

@@ -39,6 +39,12 @@ def pattern_types(pattern: Sequence[str]) -> set[str]:
     return {name for item in _unroll(pattern) for name in item.split("+")}
 
 
+def unbuilt_types(pattern: Sequence[str], num_layers: int) -> set[str]:
+    """Return the layer types of a pattern that none of so many layers has: attention of [mamba*3,attention]
+    over two layers."""
+    return pattern_types(pattern) - pattern_types(expand_pattern(pattern, num_layers))
+
+
 def format_pattern(pattern: Sequence[str]) -> str:
     """Return a pattern as it is written on the command line: ``[mamba*3,attention]``."""
     return f"[{','.join(pattern)}]"

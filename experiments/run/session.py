@@ -256,6 +256,7 @@ def opening_lines(
         f"{count(cost.flops_per_token)} FLOPs per token; "
         f"{matched.words}; {settings.folder}"
     ]
+    lines += [f"warning: {line}" for line in matched.config.warnings]
     if run_plan.task.note is not None:
         lines.append(f"note: {run_plan.task.note}")
     if training_set is not None:

@@ -7,6 +7,7 @@ from architectures.layers.layer_pattern import (
     format_pattern,
     layer_type,
     pattern_types,
+    unbuilt_types,
 )
 
 TYPES = ["attention", "mamba", "mamba2"]
@@ -33,6 +34,11 @@ def test_equal_neighbours_are_counted() -> None:
     assert expand_pattern(compress_pattern(layers), 5) == expand_pattern(layers, 5)
     assert pattern_types(layers) == {"attention", "mamba", "mamba2"}
     assert format_pattern(compress_pattern(layers)) == "[mamba*3,attention+mamba2,mamba]"
+
+
+def test_types_beyond_the_depth_are_not_built() -> None:
+    assert unbuilt_types(["mamba*3", "attention+s4"], 3) == {"attention", "s4"}
+    assert unbuilt_types(["mamba*3", "attention+s4"], 4) == set()
 
 
 @pytest.mark.parametrize("pattern", [[], "", "mamba", ()])
