@@ -8,8 +8,9 @@ Shapes: B batch, H heads, T queries, S keys, E head_dim.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -19,9 +20,18 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from architectures.backbone import Backbone
+from architectures.backbones.hybrid import RECURRENT, HybridConfig
 from tests.architectures.conformance import random_inputs
 
 aten = torch.ops.aten
+Hybrid = TypeVar("Hybrid", bound=HybridConfig)
+
+
+def plain(config: Hybrid) -> Hybrid:
+    """Every scan elementwise, so that no matrix product is a mixer's."""
+    names = [name for name in RECURRENT if hasattr(getattr(config, name), "scan")]
+    scans = {name: dataclasses.replace(getattr(config, name), scan="reference") for name in names}
+    return dataclasses.replace(config, **scans)
 
 
 class AttentionPairs(TorchFunctionMode):

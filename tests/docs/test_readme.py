@@ -105,9 +105,8 @@ def test_commands_exist_and_files_are_named(page: str) -> None:
             assert name in MODULES, command
     for language in ("python", "yaml"):
         for block in blocks(page, language):
-            assert re.match(r"# (mine/\S+|my_mixer\.py|notebook)\n", block), (
-                f"a {language} block of {page} names no file"
-            )
+            named = re.match(r"# ((mine|architectures|conf)/\S+|my_mixer\.py|notebook)\n", block)
+            assert named, f"a {language} block of {page} names no file"
 
 
 @pytest.mark.parametrize(

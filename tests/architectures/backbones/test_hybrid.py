@@ -4,11 +4,17 @@ Shapes: B batch, T length, V vocabulary.
 """
 
 import dataclasses
+import importlib
 import random
+import re
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
+from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -21,7 +27,7 @@ from architectures.backbones.s4 import S4, S4Config
 from architectures.backbones.transformer import FEEDFORWARDS
 from architectures.kernels.pointwise import path
 from architectures.layers.attention.config import AttentionConfig, LatentConfig
-from architectures.layers.block import BlockConfig
+from architectures.layers.block import BlockConfig, Mixer
 from architectures.layers.context import Context
 from architectures.layers.moe.config import ExpertsConfig
 from architectures.layers.positions import PositionsConfig
@@ -29,13 +35,14 @@ from architectures.layers.ssm.s4_config import S4LayerConfig
 from architectures.mixers.deltanet import DeltaConfig
 from architectures.mixers.deltaproduct import HouseholderConfig
 from architectures.mixers.gated_deltanet import GatedDeltaConfig
-from architectures.mixers.gla import GatedLinearConfig
+from architectures.mixers.gla import GatedLinearAttention, GatedLinearConfig
 from architectures.mixers.kda import KimiDeltaConfig
 from architectures.mixers.mamba import SelectiveConfig
 from architectures.mixers.mamba2 import SSDConfig
 from architectures.mixers.mamba3 import Mamba3Config
 from architectures.mixers.mlstm import MLSTMConfig
 from architectures.mixers.rwkv7 import RWKV7Config
+from tests import ROOT
 from tests.architectures.conformance import (
     check_batch_invariance,
     check_close,
@@ -48,7 +55,7 @@ from tests.architectures.conformance import (
     check_prompts_together,
     enliven,
 )
-from tests.architectures.costs import check_flops, check_inactive, check_parameters, check_state_bytes
+from tests.architectures.costs import check_flops, check_inactive, check_parameters, check_state_bytes, plain
 
 VOCABULARY, LONGEST = 23, 64
 DRAWS = range(20)
@@ -119,16 +126,12 @@ def build(config: HybridConfig) -> Backbone:
     return enliven(Hybrid(config, vocab_size=VOCABULARY, max_length=LONGEST).double()).eval()
 
 
-def plain(config: HybridConfig) -> HybridConfig:
-    """Every scan elementwise, so that no matrix product is a mixer's."""
-    names = [name for name in RECURRENT if hasattr(getattr(config, name), "scan")]
-    scans = {name: dataclasses.replace(getattr(config, name), scan="reference") for name in names}
-    return dataclasses.replace(config, **scans)
-
-
 @pytest.mark.parametrize("seed", DRAWS)
 def test_a_hybrid_keeps_its_promises(seed: int) -> None:
-    config = draw(seed)
+    check_hybrid(draw(seed))
+
+
+def check_hybrid(config: HybridConfig) -> None:
     model = build(config)
     check_padding(model, 13)
     check_batch_invariance(model, 13)
@@ -140,6 +143,62 @@ def test_a_hybrid_keeps_its_promises(seed: int) -> None:
     check_parameters(model, tied=config.tie_embeddings)
     if "local_attention" not in config.mixer_types:  # what is beyond every window has no gradient
         check_no_leak(model, 9)
+
+
+def with_attention(mixer: str, **settings: Any) -> HybridConfig:
+    """A layer of a mixer, by default with its default settings, and one of attention."""
+    config = HybridConfig(layers=[mixer, "attention"], num_layers=2, **settings)
+    return dataclasses.replace(config, d_model=config.width_multiple * -(-16 // config.width_multiple))
+
+
+@pytest.mark.parametrize("canon", [None, "B"])
+@pytest.mark.parametrize("mixer", RECURRENT)
+def test_each_mixer_keeps_the_promises_of_a_hybrid(mixer: str, canon: str | None) -> None:
+    config = with_attention(mixer, canon=canon)
+    layer = build(with_attention(mixer)).get_submodule("blocks.0.mixer")
+    assert isinstance(layer, Mixer)
+    if canon is None or type(layer).canon_widths is not Mixer.canon_widths:
+        check_hybrid(config)
+        check_flops(build(plain(config)), 12)
+    else:
+        with pytest.raises(ValueError, match="position B is not defined"):
+            build(config)
+
+
+class TiedKeys(GatedLinearAttention):
+    """Keys are one minus the decays, as in HGRN2 (Qin et al. 2024, arXiv 2404.07904)."""
+
+    def keys_and_decay(self, x_BTD: Tensor, k_BTUHK: Tensor) -> tuple[Tensor, Tensor]:
+        return (-k_BTUHK).sigmoid(), F.logsigmoid(k_BTUHK[:, :, 0])
+
+
+def test_keys_may_depend_on_the_decay(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(RECURRENT, "gla", SimpleNamespace(Config=GatedLinearConfig, make=TiedKeys))
+    check_hybrid(with_attention("gla"))
+
+
+def test_the_mixer_of_the_documentation_keeps_the_promises_of_a_hybrid(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    page = (ROOT / "docs" / "how-to" / "backbone.md").read_text()
+    code = re.search(r"```python\n(# architectures/mixers/mine\.py\n.*?)```", page, flags=re.DOTALL)
+    assert code is not None
+    (tmp_path / "mine_of_the_page.py").write_text(code[1])
+    monkeypatch.syspath_prepend(tmp_path)
+    module = importlib.import_module("mine_of_the_page")
+    monkeypatch.setitem(RECURRENT, "gla", module)
+    config = with_attention("gla", gla=module.Config())
+    check_hybrid(config)
+    check_flops(build(plain(config)), 12)
+
+
+def test_a_layer_type_that_is_never_built_is_named() -> None:
+    cut = HybridConfig(layers=["mamba*3", "attention"], num_layers=2)
+    assert len(cut.warnings) == 1
+    assert "backbone.layers=[mamba*3,attention]: none of the 2 layers is attention" in cut.warnings[0]
+    assert HybridConfig(layers=["mamba*3", "attention"], num_layers=4).warnings == []
+    dense = HybridConfig(layers=["mamba"], feedforwards=["dense*2", "experts"], num_layers=2)
+    assert "backbone.feedforwards=[dense*2,experts]: none of the 2 layers is experts" in dense.warnings[0]
 
 
 @pytest.mark.parametrize("layers", [["mamba", "attention"], ["attention+mamba2"]], ids=",".join)
