@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -167,6 +167,10 @@ def test_each_mixer_keeps_the_promises_of_a_hybrid(mixer: str, canon: str | None
 
 class TiedKeys(GatedLinearAttention):
     """Keys are one minus the decays, as in HGRN2 (Qin et al. 2024, arXiv 2404.07904)."""
+
+    def __init__(self, d_model: int, config: GatedLinearConfig, *, norm_eps: float) -> None:
+        super().__init__(d_model, config, norm_eps=norm_eps)
+        self.decay = nn.Sequential()  # not used
 
     def keys_and_decay(self, x_BTD: Tensor, k_BTUHK: Tensor) -> tuple[Tensor, Tensor]:
         return (-k_BTUHK).sigmoid(), F.logsigmoid(k_BTUHK[:, :, 0])
