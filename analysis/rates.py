@@ -248,7 +248,10 @@ def publish_rates(swept: Swept) -> None:
             "a larger budget decides"
         )
     for _, arm in best[best["next_rates"].map(bool)].iterrows():
-        print(f"extend: {typed_command('train', *extension(arm, rates))}")
+        try:
+            print(f"extend: {typed_command('train', *extension(arm, rates))}")
+        except ValueError as error:
+            print(f"extend: {error}")
     if not _decided(best).duplicated(["task", "backbone"]).any():
         print("learning_rate:  # as study/compare.yaml wants it")
         print(yaml.safe_dump(by_task(best), sort_keys=True))

@@ -49,7 +49,9 @@ def needs(frame: pd.DataFrame, history: pd.DataFrame, names: Iterable[str]) -> d
     reasons: dict[str, Callable[[], Need]] = {
         "training_loss": lambda: Need(reason="No run has logged two training losses"),
         "learning_curves": lambda: Need(
-            reason="No run was validated twice",
+            reason="Runs were validated, but none has ended"
+            if (history["kind"] == "validation").any() and not finished(frame).any()
+            else "No run was validated twice",
             commands=training_commands(frame, "trainer.evaluate_every=50"),
         ),
         "compute_to_target": lambda: Need(

@@ -71,6 +71,7 @@ def write_run_folder(
                 "device": {"name": "cpu", "processor": processor, "threads": threads, "precision": "fp32"},
                 "kernels": {"attention": kernel},
                 "command": "archbench train study=compare",
+                "overrides": [f"study={study}", f"backbone={backbone}", f"seed={seed}"],
                 "resume": {"sittings": 1, "exact": True, "changed": {}},
             }
         )

@@ -270,9 +270,15 @@ def extension(row: pd.Series, rates: pd.DataFrame) -> list[str]:
     """Return the arguments of ``archbench train`` that train the next rates of an arm.
 
     They are the overrides of the arm with other rates and seeds. If the arm lacks a seed, they also train the
-    missing runs of the rates that were tried.
+    missing runs of the rates that were tried. Raises ValueError for runs of an earlier version, which have no
+    overrides.
     """
     runs = runs_of(row, rates)
+    if not runs["overrides"].iloc[0]:
+        raise ValueError(
+            f"runs of {row['backbone']} on {row['task']} have no overrides, as those of earlier versions: "
+            "train the next rates by hand, or the study again"
+        )
     tried = sorted(runs["learning_rate"].unique()) if row["missing"] else []
     rates_to_train = sorted({*tried, *row["next_rates"]})
     swept = {

@@ -221,7 +221,7 @@ def test_runs_of_a_study_take_the_place_of_the_frame(write_run: Any, tmp_path: P
 def test_runs_are_those_of_the_study_that_a_record_names(write_run: Any, tmp_path: Path) -> None:
     write_run("decoder", 0, 0.5, study="track_cpu", task="recall")
     where, rows = {"study": "track_cpu"}, [{"name": "A", "where": {"arm": "decoder"}}]
-    path = write_record(tmp_path, frame="../tracks/cpu", where=where, rows=rows)
+    path = write_record(tmp_path, frame="../../conf/track/cpu", where=where, rows=rows)
     page = page_of("claim", read_record(path, Record), tmp_path / "runs", None)
     assert (page.lines[0].ours.mean, page.lines[0].ours.n) == (0.5, 1)
 
