@@ -30,7 +30,13 @@ def _class_path(word: str, file: str, name: str) -> str:
         tree = ast.parse(path.read_bytes())
     except SyntaxError as error:
         raise ConfigError(f"{key}: line {error.lineno}: {error.msg}") from None
+    if not path.stem.isidentifier():
+        raise ConfigError(
+            f"{key}: rename {path.name}: Python imports a name of letters, digits and underscores"
+        )
     classes = [statement.name for statement in tree.body if isinstance(statement, ast.ClassDef)]
+    if not name:
+        raise ConfigError(f"{key}: add the class, {file}:CLASS; options: {', '.join(classes) or 'none'}")
     if name not in classes:
         raise ConfigError(f"{key}: no class {name!r} in {path}{nearest(name, classes)}")
     return f"{_module(path.resolve(), key)}.{name}"

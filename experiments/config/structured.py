@@ -223,7 +223,9 @@ def load_class(target: str, base: type[T], key: str) -> type[T]:
         cls = getattr(importlib.import_module(module), name)
     except ModuleNotFoundError as error:
         if error.name and not module.startswith(error.name):
-            raise
+            raise ConfigError(
+                f"{key}._target_={target}: {module} imports {error.name}, which is not installed"
+            ) from None
         raise ConfigError(f"{key}._target_={target}: no module {module!r}; is it on PYTHONPATH?") from None
     except AttributeError:
         members = vars(sys.modules[module]).items()

@@ -184,7 +184,8 @@ def test_it_is_trained_from_its_file_without_a_yaml(toy: Path, capfd: pytest.Cap
     [
         ("my_tpy.py:Toy", "there is no file {toy}/my_tpy.py; did you mean 'my_toy.py'?"),
         ("my_toy.py:RuningMean", "no class 'RuningMean' in {toy}/my_toy.py; did you mean 'RunningMean'?"),
-        ("my_toy.py", "no class '' in {toy}/my_toy.py; options: RunningMean, Toy, ToyConfig"),
+        ("my_toy.py", "add the class, {toy}/my_toy.py:CLASS; options: ToyConfig, RunningMean, Toy"),
+        ("my-toy.py:Toy", "rename my-toy.py: Python imports a name of letters, digits and underscores"),
         ("broken.py:Toy", "line 1: "),
         ("numpy.py:Toy", "set PYTHONPATH={toy}, or rename the file"),
     ],
@@ -195,10 +196,20 @@ def test_a_mistake_in_a_file_or_class_is_explained(
     monkeypatch.syspath_prepend(toy)
     (toy / "broken.py").write_text("class Toy(:")
     (toy / "numpy.py").write_text("class Toy: ...")
+    (toy / "my-toy.py").write_text("class Toy: ...")
     with pytest.raises(ConfigError) as raised:
         path_words([f"backbone=decoder,{toy}/{word}"])
     assert str(raised.value).startswith(f"backbone={toy}/{word}: ")
     assert message.format(toy=toy) in str(raised.value)
+
+
+def test_a_file_that_imports_what_is_not_installed_is_explained(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "lacking.py").write_text("import nowhere_installed\n\n\nclass Toy: ...\n")
+    with pytest.raises(ConfigError, match="lacking imports nowhere_installed, which is not installed"):
+        commands.settings("backbone=lacking.Toy")
 
 
 def test_a_file_and_a_dotted_path_are_one_backbone(toy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
