@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import datetime
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from experiments.config.schema import TrackingConfig
+from experiments.config.structured import PROJECT
 from experiments.run import resume_compatibility
 from experiments.run.model_files import PARENT, ModelSpec, model_folder, warn_of_changed_code
 from experiments.run.plan import Plan
@@ -32,7 +33,7 @@ from experiments.runtime.run_status import RunStatus
 from experiments.runtime.secrets import redact
 from experiments.runtime.watchdog import check_progress
 from experiments.tasks.task import Task
-from experiments.tracking.provenance import provenance
+from experiments.tracking.provenance import changed_code, provenance
 from experiments.tracking.run_files import (
     DataSource,
     InitialModel,
@@ -78,7 +79,7 @@ def open_run(settings: Settings) -> Iterator[RunSession | None]:
             collectives.run_on_rank_zero(lambda: _acquire(lock, guards))
             ended = has_ended(folder)  # it may have ended while this process waited for the lock
         if ended:
-            print_result(folder, console)
+            print_result(folder, console, code_modules(settings))
             yield None
             return
         collectives.run_on_rank_zero(lambda: check_restarts(folder))
@@ -213,10 +214,17 @@ def has_ended(folder: RunFolder) -> bool:
     return collectives.run_on_rank_zero(lambda: folder.has_final_status)
 
 
-def print_result(folder: RunFolder, console: Console) -> None:
-    """Print the result of a run that has ended."""
+def print_result(folder: RunFolder, console: Console, modules: Iterable[str]) -> None:
+    """Print the result of a run that has ended, and whether the user's ``modules`` have changed since."""
     if (result := folder.result()) is not None:
         console.log(f"already {result.status}: {folder.root}")
+        recorded = folder.provenance()
+        code = changed_code(recorded.code, modules) if recorded is not None else []
+        if changed := [name for name in code if name not in PROJECT]:
+            console.log(
+                f"warning: {', '.join(changed)} has changed since: this is the result of the earlier code; "
+                f"delete {folder.root} to train again"
+            )
         for line in closing_lines(folder.root, result):
             console.log(line)
 

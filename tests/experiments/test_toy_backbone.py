@@ -175,6 +175,10 @@ def test_it_is_trained_from_its_file_without_a_yaml(toy: Path, capfd: pytest.Cap
     assert names == {("decoder", "complete"), ("my_toy.Toy", "complete")}
     again = commands.run("train", *choice, PYTHONPATH=str(toy))
     assert again.stdout.count("already complete") == 2
+    assert "has changed since" not in again.stdout
+    (toy / "my_toy.py").write_text((toy / "my_toy.py").read_text() + "\nEDITED = True\n")
+    again = commands.run("train", *choice, PYTHONPATH=str(toy))
+    assert again.stdout.count("warning: my_toy has changed since") == 1
     assert compare(["study=mine", f"runs={toy}/runs"]) == 0
     assert "my_toy.Toy" in capfd.readouterr().out
 
