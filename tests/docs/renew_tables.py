@@ -15,10 +15,12 @@ import pandas as pd
 
 from analysis.compare import VERDICTS_DPI, read_probes, stored_frame
 from analysis.figures.bridge import bridge_figure
+from analysis.figures.capacity import capacity_figures
 from analysis.figures.files import figure_bytes
 from analysis.figures.verdicts import verdict_figure
 from analysis.files import csv_text
 from analysis.stats.bridge import bridge
+from analysis.stats.capacity import capacity_grids, rungs
 from analysis.stats.comparisons import comparisons
 from analysis.stats.extra_tests import TRAINED, further_grid, further_scores
 from analysis.stats.text_slices import slice_table
@@ -80,11 +82,20 @@ def length_block() -> str:
     return "\n".join([*markdown.table(["task", "model", *tests.values()], rows), ""])
 
 
+def capacity_block() -> str:
+    """Return the table of each ladder of study=capacity."""
+    lines = []
+    for grid in capacity_grids(rungs(frame("capacity"))):
+        lines += [f"### {grid.title}", "", *markdown.table(grid.head, grid.rows), ""]
+    return "\n".join(lines)
+
+
 def blocks() -> dict[Path, str]:
     """Return what stands between the marks of each page."""
     pages = {RESULTS / page: page_block(name, level) for page, (name, level) in PAGES.items()}
     pages[RESULTS / "bridge.md"] = bridge_markdown(bridge_table())
     pages[RESULTS / "state_space.md"] = length_block()
+    pages[RESULTS / "capacity.md"] = capacity_block()
     pages[CANON] = canon_block(frame("canon"))
     return {ROOT / "README.md": readme_block(), **pages}
 
@@ -102,6 +113,8 @@ def main() -> None:
     assert figure is not None
     (RESULTS / "bridge.svg").write_bytes(figure_bytes(figure, "svg"))
     (RESULTS / "bridge.csv").write_text(csv_text(bridge_table()))
+    for name, drawn in capacity_figures(rungs(frame("capacity"))).items():
+        (RESULTS / f"capacity_{name}.svg").write_bytes(figure_bytes(drawn, "svg"))
     CANON.with_suffix(".svg").write_bytes(figure_bytes(canon_figure(frame("canon")), "svg"))
     (RESULTS / "state_space.csv").write_text(csv_text(length_scores()))
     verdicts = verdict_figure(frame("compare"))

@@ -36,6 +36,11 @@ def test_the_tables_of_canon_layers_are_those_of_the_frame() -> None:
     assert renew_tables.quoted(renew_tables.CANON) == renew_tables.canon_block(frame)
 
 
+def test_the_capacities_are_those_of_the_frame() -> None:
+    assert (renew_tables.frame("capacity")["status"] == "complete").all()
+    assert renew_tables.quoted(RESULTS / "capacity.md") == renew_tables.capacity_block()
+
+
 def test_the_bridge_is_that_of_the_frames_of_track_and_text() -> None:
     assert (renew_tables.frame("bridge")["status"] == "complete").all()
     table = renew_tables.bridge_table()
