@@ -118,7 +118,7 @@ def test_every_backbone_leaves_a_complete_record(trained, backbone: str, task: s
 def test_the_record_says_where_it_comes_from(trained) -> None:
     folder = trained("mamba", "recall")
     provenance = json.loads((folder / "provenance.json").read_text())
-    sections = {"git", "code", "versions", "data", "device", "kernels", "command", "resume"}
+    sections = {"git", "code", "versions", "data", "device", "kernels", "command", "overrides", "resume"}
     assert set(provenance) == {"key", *sections}
     assert set(provenance["git"]) == {"commit", "dirty", "code"}
     assert provenance["versions"]["torch"] == torch.__version__
