@@ -53,7 +53,7 @@ NUMBERS = [
 """Number columns that ``study.against`` can name."""
 
 TUNING = [field.name for field in fields(TuningConfig)]
-"""What a run records of the search that chose its learning rate."""
+"""Fields that a run records about the search for its learning rate."""
 CURVES = ("train", "validation")
 """Kinds of rows of metrics.jsonl that are points of curves, in order; ``analysis.experts`` reads routing."""
 

@@ -40,7 +40,7 @@ class Curve:
 
 @dataclass(frozen=True, kw_only=True)
 class Card:
-    """One model."""
+    """The description, costs and learning curves of a model."""
 
     name: str
     colour: str

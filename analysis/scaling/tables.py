@@ -21,7 +21,8 @@ from analysis.scaling.laws import (
     held_out,
     objective,
 )
-from analysis.stats.compute_multiplier import Comparison, Multiplier, compare_compute
+from analysis.stats.compute_multiplier import Comparison, compare_compute
+from analysis.tables.format import multiplier
 
 PUBLISHED = {
     "Besiroglu et al. 2024": Law(E=1.8172, A=482.01, B=2085.43, alpha=0.3478, beta=0.3658),
@@ -147,21 +148,13 @@ def multiplier_table(title: str, fits: Mapping[str, Fit], baseline: str) -> Tabl
         table.add_column(head, justify="left" if head == "model" else "right")
     for name in others:
         comparison = compare_compute(curves[name], curves[baseline], confidence=confidence)
-        for row, multiplier in enumerate(comparison.multipliers):
+        for row, m in enumerate(comparison.multipliers):
             loss, last = curves[name].means_K[row], row == len(comparison.multipliers) - 1
             table.add_row(
-                name if row == 0 else "", f"{multiplier.flops:.3g}", text(loss), multiplier_text(multiplier),
-                verdict_text(comparison) if last else "",
+                name if row == 0 else "", f"{m.flops:.3g}", text(loss),
+                multiplier(m.value, m.bound, m.low, m.high), verdict_text(comparison) if last else "",
             )  # fmt: skip
     return table
-
-
-def multiplier_text(multiplier: Multiplier) -> str:
-    """Return a multiplier with its interval, which is left out if no budget has three seeds."""
-    value = f"{multiplier.bound} {multiplier.value:.3g}".strip()
-    if multiplier.low == 0 and math.isinf(multiplier.high):
-        return value
-    return f"{value} [{multiplier.low:.3g}, {multiplier.high:.3g}]"
 
 
 def verdict_text(comparison: Comparison) -> str:

@@ -31,7 +31,7 @@ class Budget:
 
     flops: float
     scores: list[float]
-    """One for each seed."""
+    """Test scores of the seeds."""
     seconds: float
     """Of training, the median over seeds."""
 

@@ -9,6 +9,7 @@ import pandas as pd
 from analysis.stats.arms import study_setting
 from analysis.stats.compute_multipliers import GROUP, compute_multipliers
 from analysis.stats.grid import Grid
+from analysis.tables.format import budget, interval_in_brackets, multiplier
 from analysis.tables.sentences import TYPES
 
 VERDICTS = {
@@ -35,11 +36,11 @@ def over_compute(frame: pd.DataFrame) -> list[str]:
     multipliers, answers = compute_multipliers(frame), []
     for (task, likelihood, metric), rows in multipliers.groupby(GROUP, dropna=False, sort=True):
         kind = f", {TYPES[likelihood]}" if likelihood in TYPES else ""
-        where = f"{task}{kind}, {str(metric).replace('_', ' ')} from {flops(rows['flops'].min())} to "
+        where = f"{task}{kind}, {str(metric).replace('_', ' ')} from {budget(rows['flops'].min())} to "
         last = rows.sort_values("flops").groupby("model").tail(1).sort_values("score")
         sentences = [_sentence(rows[rows["model"] == model]) for model in last["model"]]
         sentences += _shared(last, study_setting(frame, "explains"))
-        answers.append(f"{where}{flops(rows['flops'].max())} training FLOPs: {' '.join(sentences)}")
+        answers.append(f"{where}{budget(rows['flops'].max())} training FLOPs: {' '.join(sentences)}")
     return answers
 
 
@@ -47,11 +48,11 @@ def _sentence(rows: pd.DataFrame) -> str:
     """Return the verdict on a model, its multipliers, their slope, and what a part of the models explains."""
     rows = rows.sort_values("flops")
     first, baseline = rows.iloc[0], str(rows["baseline"].iloc[0])
-    needs = [f"{multiplier(row)} times at {flops(row['flops'])}" for _, row in rows.iterrows()]
+    needs = [f"{_multiplier(row)} times at {budget(row['flops'])}" for _, row in rows.iterrows()]
     text = f"{first['model']} {VERDICTS[first['verdict']].format(baseline)}: for its score {baseline} needs "
     text += f"{', '.join(needs[:-1])} and {needs[-1]} FLOPs"
     if math.isfinite(slope := float(first["slope"])):
-        ends = interval(10 ** first["slope_low"], 10 ** first["slope_high"])
+        ends = interval_in_brackets(10 ** first["slope_low"], 10 ** first["slope_high"])
         text += f"; each decade of compute multiplies this by {10**slope:.2g}{ends}"
     return text + "."
 
@@ -62,7 +63,7 @@ def _shared(last: pd.DataFrame, part: str | None) -> list[str]:
     if known.empty:
         return []
     leads = [f"{_share(row)} of the lead of {row['model']}" for _, row in known.iterrows()]
-    return [f"{part} alone has {' and '.join(leads)} at {flops(last['flops'].max())} FLOPs."]
+    return [f"{part} has {' and '.join(leads)} at {budget(last['flops'].max())} FLOPs."]
 
 
 def compute_grids(multipliers: pd.DataFrame, part: str | None) -> list[Grid]:
@@ -79,8 +80,8 @@ def compute_grids(multipliers: pd.DataFrame, part: str | None) -> list[Grid]:
                 head=[*head, *["shared"] * has_part, "all budgets"],
                 rows=[
                     [
-                        str(row["model"]), flops(row["flops"]), str(row["seeds"]), f"{row['score']:.3f}",
-                        number(row["baseline_score"]), multiplier(row), _in_time(row),
+                        str(row["model"]), budget(row["flops"]), str(row["seeds"]), f"{row['score']:.3f}",
+                        number(row["baseline_score"]), _multiplier(row), _in_time(row),
                         *[_share(row)] * has_part, str(row["verdict"]),
                     ]
                     for _, row in rows.sort_values(["model", "flops"]).iterrows()
@@ -91,16 +92,8 @@ def compute_grids(multipliers: pd.DataFrame, part: str | None) -> list[Grid]:
     return grids
 
 
-def multiplier(row: pd.Series) -> str:
-    """Return a multiplier with its interval, or its bound."""
-    return f"{row['bound']} {row['multiplier']:.2g}".strip() + interval(row["low"], row["high"])
-
-
-def interval(low: float, high: float) -> str:
-    """Return an interval in brackets; empty if nothing is known, as with one seed."""
-    if not (low > 0 or math.isfinite(high)):
-        return ""
-    return f" [{low:.2g}, {high:.2g}]" if math.isfinite(high) else f" [{low:.2g}, -]"
+def _multiplier(row: pd.Series) -> str:
+    return multiplier(row["multiplier"], row["bound"], row["low"], row["high"])
 
 
 def _in_time(row: pd.Series) -> str:
@@ -113,11 +106,6 @@ def _share(row: pd.Series) -> str:
     if math.isnan(row["shared"]):
         return "-"
     return f"{row['shared']:.0%} [{row['shared_low']:.0%}, {row['shared_high']:.0%}]"
-
-
-def flops(value: float) -> str:
-    """Return FLOPs with two digits, such as 1.3e11."""
-    return f"{value:.1e}".replace("e+", "e").replace(".0e", "e")
 
 
 def number(value: float) -> str:

@@ -35,6 +35,23 @@ def flops(value: float) -> str:
     return f"{mantissa}e{int(exponent)}"
 
 
+def budget(value: float) -> str:
+    """Return the FLOPs of a budget with at most two digits, as 1.3e11 or 4e11."""
+    return f"{value:.1e}".replace("e+", "e").replace(".0e", "e")
+
+
+def multiplier(value: float, bound: str, low: float, high: float) -> str:
+    """Return a compute multiplier, or its bound, with its interval."""
+    return f"{bound} {value:.3g}".strip() + interval_in_brackets(low, high)
+
+
+def interval_in_brackets(low: float, high: float) -> str:
+    """Return a positive interval; empty if nothing is known, as with one seed."""
+    if not (low > 0 or math.isfinite(high)):
+        return ""
+    return f" [{low:.3g}, {high:.3g}]" if math.isfinite(high) else f" [{low:.3g}, -]"
+
+
 def seconds(value: float) -> str:
     """Return seconds, below 100 with one decimal digit; ``-`` for NaN and infinity."""
     if not math.isfinite(value):

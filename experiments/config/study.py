@@ -57,7 +57,7 @@ class LadderConfig:
 
 @dataclass(kw_only=True)  # not frozen, as above
 class TuningConfig:
-    """What the search for the learning rate of a run found, by the tuning rule of a protocol."""
+    """Result of the search for the learning rate of a run, by the tuning rule of a protocol."""
 
     validation: float = MISSING
     """Score of the best setting on the validation split, mean over the tuning seeds."""

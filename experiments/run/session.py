@@ -218,8 +218,9 @@ def print_result(folder: RunFolder, console: Console, modules: Iterable[str]) ->
     """Print the result of a run that has ended, and whether the user's ``modules`` have changed since."""
     if (result := folder.result()) is not None:
         console.log(f"already {result.status}: {folder.root}")
-        recorded = folder.provenance()
-        code = changed_code(recorded.code, modules) if recorded is not None else []
+        own = [module for module in modules if module.partition(".")[0] not in PROJECT]
+        recorded = folder.provenance() if own else None
+        code = [] if recorded is None else changed_code(recorded.code, own)
         if changed := [name for name in code if name not in PROJECT]:
             console.log(
                 f"warning: {', '.join(changed)} has changed since: this is the result of the earlier code; "

@@ -52,7 +52,7 @@ def rotated(x_E: Tensor, position: int) -> Tensor:
 
 
 def change(block: Any, x_KD: list[Tensor], positions: list[int]) -> list[Tensor]:
-    """What a block adds to some tokens at these positions, each of which sees those before it."""
+    """Compute the output of a block on selected tokens, each of which sees those before it."""
     attention, ff = block.mixer, block.feedforward
     changes, keys, values = [], [], []
     for x_D, position in zip(x_KD, positions, strict=True):

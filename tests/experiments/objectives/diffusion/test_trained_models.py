@@ -1,4 +1,4 @@
-"""What likelihoods and samplers give with trained models, whose conditionals are of no joint distribution.
+"""Likelihoods and samplers of trained models, whose conditionals are of no joint distribution.
 
 Four tokens of three symbols, from a Markov chain of 81 texts with 2.58 nats; for uniform noise two tokens of
 two symbols with 1.17 nats.
