@@ -32,18 +32,19 @@ def gaps(frame: pd.DataFrame) -> pd.DataFrame:
     ``gap`` is the mean over common seeds of the arm's score minus the baseline's, ``ratio`` the mean of their
     quotient; half-widths (95% t-intervals) are NaN below two seeds, and all four are NaN in the baseline's
     row. ``estimator_error`` is NaN if the bound is not sampled. Empty if a study names no baseline, if that
-    arm has no exact score, or if the runs saw different data.
+    arm has no exact score, if no arm is scored by a bound, or if the runs saw different data.
     """
     rows: list[dict[str, object]] = []
     for (task, scale), group in frame.groupby(TASK_SCALE, sort=True):
         baseline = study_setting(group, "baseline")
         arms = arm_table(group).query("kind == 'arm' and seeds > 0")
         exact = arms[(arms["arm"] == baseline) & (arms["likelihood"] == "exact")]
-        if exact.empty or mixed_data(group):
+        bounds = arms[arms["likelihood"] == "bound"]
+        if exact.empty or bounds.empty or mixed_data(group):
             continue
         runs = group[finished(group)]
         baseline_scores = runs[runs["arm"] == baseline].set_index("seed")["score"]
-        for _, row in pd.concat([exact, arms[arms["likelihood"] == "bound"]]).iterrows():
+        for _, row in pd.concat([exact, bounds]).iterrows():
             by_seed = runs[runs["arm"] == row["arm"]].set_index("seed")
             error = by_seed["test_estimator_error"].mean() if "test_estimator_error" in by_seed else math.nan
             shared = {key: row[key] for key in ("arm", "likelihood", "unit", "score", "half_width", "seeds")}

@@ -8,13 +8,15 @@ from functools import partial
 import torch
 
 from architectures.backbone import Backbone
+from architectures.causality import first_leak
+from experiments.config.structured import PROJECT, is_own
 from experiments.evaluation.measure import divergence
 from experiments.run.model_files import ModelSpec, load_folder_state
 from experiments.run.plan import Plan, check_run, plan
 from experiments.run.session import RunSession, open_run
 from experiments.run.settings import Settings
 from experiments.runtime.device import torch_device
-from experiments.runtime.errors import DivergedError, OutOfMemoryError, is_out_of_memory
+from experiments.runtime.errors import ConfigError, DivergedError, OutOfMemoryError, is_out_of_memory
 from experiments.runtime.memory import reset_peak_memory
 from experiments.runtime.seeds import initialization_seed
 from experiments.training.parallel import collectives
@@ -130,6 +132,7 @@ def build_model(settings: Settings, run_plan: Plan) -> Backbone:
     """Return the whole model with its initial weights, on its device."""
     model = new_model(settings, run_plan)
     load_initial(settings, model)
+    check_own_code(model, run_plan.task.sequence_length)
     return model.to(torch_device(settings.device.name))
 
 
@@ -145,6 +148,23 @@ def new_model(settings: Settings, run_plan: Plan, *, meta: bool = False) -> Back
         base = sizes.on_meta(settings.backbone_class, mup.at_width(settings.backbone, width))
         mup.parametrise(model, base)
     return model
+
+
+def check_own_code(model: Backbone, length: int) -> None:
+    """Check that a causal model with layers of the user's code does not read later tokens.
+
+    Raises:
+        ConfigError: it does, so that its scores would be wrong.
+    """
+    packages = {type(module).__module__.partition(".")[0] for module in model.modules()}
+    if not model.capabilities.causal or not any(is_own(name) for name in packages - set(PROJECT)):
+        return
+    position = first_leak(model, length)
+    if position is not None:
+        raise ConfigError(
+            f"{type(model).__name__}: the output at position {position} depends on later tokens, but "
+            "capabilities.causal=True: mask what is later, or declare bidirectional=True"
+        )
 
 
 def load_initial(settings: Settings, model: Backbone) -> None:

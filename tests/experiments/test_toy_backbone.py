@@ -144,6 +144,15 @@ def test_its_mistakes_are_said_as_others(toy: Path) -> None:
     assert "no module 'my_toy'; is it on PYTHONPATH?" in ended.stderr
 
 
+def test_one_that_reads_later_tokens_is_not_trained(toy: Path) -> None:
+    leak = PYTHON.replace("self.out((x_BTD.cumsum(1) /", "self.out((x_BTD.sum(1, keepdim=True) /")
+    (toy / "my_toy.py").write_text(leak)
+    choice = ("--config-dir", str(toy / "conf"), *words(toy), "task=recall", *commands.RECALL)
+    ended = commands.run("train", *choice, PYTHONPATH=str(toy))
+    assert ended.returncode == 2
+    assert "Toy: the output at position 0 depends on later tokens" in ended.stderr
+
+
 def test_it_conforms(module: ModuleType) -> None:
     checks, costs = importlib.import_module("conformance"), importlib.import_module("costs")
     config = module.ToyConfig(d_model=16)

@@ -17,6 +17,7 @@ from architectures.layers.feedforward import DenseFeedForward, FeedForwardConfig
 from architectures.layers.normalization import RMSNorm
 from experiments.objectives.language_modelling.causal_lm import CausalLM, CausalLMConfig
 from experiments.objectives.objective import View
+from experiments.tasks.task import Task
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +44,14 @@ class MultiToken(CausalLM):
 
     Config = MultiTokenConfig
     config: MultiTokenConfig
+
+    def __init__(self, config: MultiTokenConfig, task: Task) -> None:
+        super().__init__(config, task)
+        if config.num_tokens > task.sequence_length:
+            raise ValueError(
+                f"num_tokens={config.num_tokens} exceeds the {task.sequence_length} tokens of a sequence: "
+                "the last head would have nothing to predict"
+            )
 
     def make_readout(self, backbone: Backbone) -> FutureHeads:
         return FutureHeads(backbone, self.config.num_tokens - 1)

@@ -75,3 +75,4 @@ def test_there_are_none_where_the_baseline_has_no_exact_score_or_the_data_differ
     assert gaps(frame.drop(columns="baseline")).empty  # a frame written before there were any
     other = frame["fingerprint"].where(frame["arm"] != "diffusion", "data-2")
     assert gaps(frame.assign(fingerprint=other)).empty
+    assert gaps(frame[frame["likelihood"] != "bound"]).empty

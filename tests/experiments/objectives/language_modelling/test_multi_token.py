@@ -129,6 +129,12 @@ def test_wrong_settings_are_named(settings: dict[str, float]) -> None:
         objective(**settings)
 
 
+def test_no_head_looks_beyond_a_sequence() -> None:
+    objective(num_tokens=TASK.sequence_length)
+    with pytest.raises(ValueError, match=f"exceeds the {TASK.sequence_length} tokens of a sequence"):
+        objective(num_tokens=TASK.sequence_length + 1)
+
+
 def test_the_compiled_kernels_train_all_heads() -> None:
     torch.manual_seed(0)
     trained = objective(num_tokens=2)
