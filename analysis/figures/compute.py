@@ -7,7 +7,15 @@ import math
 import pandas as pd
 import plotly.graph_objects as go
 
-from analysis.figures.style import MOST_PANELS, PALETTE, SYMBOLS, log_axis, make_panels, palette_indices
+from analysis.figures.style import (
+    MOST_PANELS,
+    PALETTE,
+    REFERENCE_COLOUR,
+    SYMBOLS,
+    log_axis,
+    make_panels,
+    palette_indices,
+)
 from analysis.stats.arms import arm_table, ranked
 from analysis.stats.targets.performance_profile import lines
 from experiments.runtime.console import count
@@ -19,11 +27,12 @@ STEP = 1.05
 def score_over_compute(frame: pd.DataFrame) -> go.Figure | None:
     """Draw test scores with 95% intervals over seeds against training FLOPs, a line for each backbone.
 
-    A panel for each task and likelihood type; None if no backbone was trained with several budgets. A panel
-    is left out if two of its models differ in something else than the budget.
+    Trivial baselines of the task near these scores are thin horizontal lines. A panel for each task and
+    likelihood type; None if no backbone was trained with several budgets. A panel is left out if two of its
+    models differ in something else than the budget.
     """
-    arms = arm_table(frame)
-    arms = arms[ranked(arms) & arms["training_flops"].gt(0)]
+    table = arm_table(frame)
+    arms = table[ranked(table) & table["training_flops"].gt(0)]
     arms = arms.assign(line=lines(arms)).sort_values("training_flops")
     panels = [group for group in arms.groupby(["task", "likelihood"], dropna=False) if has_budgets(group[1])][
         :MOST_PANELS
@@ -32,11 +41,15 @@ def score_over_compute(frame: pd.DataFrame) -> go.Figure | None:
         return None
     figure, cells = make_panels([", ".join(filter(_is_text, key)) for key, _ in panels])
     indices, in_legend = palette_indices([str(name) for name in frame["backbone"].unique()]), set()
-    for (_, rows), cell in zip(panels, cells, strict=True):
+    for (key, rows), cell in zip(panels, cells, strict=True):
         for line, points in rows.groupby("line", sort=True):
             index = indices[str(points["backbone"].iloc[0])]
             figure.add_trace(_line(str(line), points, index, legend=line not in in_legend), **cell)
             in_legend.add(line)
+        for name, score in _near(table[(table["kind"] == "reference") & (table["task"] == key[0])], rows):
+            trace = _reference(name, score, rows["training_flops"], legend=name not in in_legend)
+            figure.add_trace(trace, **cell)
+            in_legend.add(name)
         metric, direction = rows.iloc[0][["metric", "direction"]]
         figure.update_xaxes(title_text="training FLOPs", **log_axis(rows["training_flops"]), **cell)
         title = f"{str(metric).replace('_', ' ')} ({direction} is better)"
@@ -52,6 +65,24 @@ def has_budgets(rows: pd.DataFrame) -> bool:
     """
     ratios = rows.groupby("line")["training_flops"].transform(lambda flops: flops / flops.shift())
     return bool(ratios.notna().any() and ratios.dropna().gt(STEP).all())
+
+
+def _near(references: pd.DataFrame, rows: pd.DataFrame) -> list[tuple[str, float]]:
+    """Return name and score of the references that are at most half the range of the scores outside it."""
+    low, high = rows["score"].min(), rows["score"].max()
+    margin = (high - low) / 2
+    near = references[references["score"].between(low - margin, high + margin)]
+    near = near.drop_duplicates(["arm", "score"])  # the same at each budget
+    return [(str(name), float(score)) for name, score in zip(near["arm"], near["score"], strict=True)]
+
+
+def _reference(name: str, score: float, flops: pd.Series, *, legend: bool) -> go.Scatter:
+    return go.Scatter(
+        x=[flops.min(), flops.max()], y=[score, score], mode="lines",
+        name=name, legendgroup=name, showlegend=legend,
+        line={"color": REFERENCE_COLOUR, "width": 1, "dash": "dot"},
+        hovertemplate=f"<b>{name}</b> {score:.4f}<extra></extra>",
+    )  # fmt: skip
 
 
 def _is_text(value: object) -> bool:

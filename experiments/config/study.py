@@ -97,7 +97,8 @@ class StudyConfig:
     published: list[str] = field(default_factory=list)
     """Published results on the same question, one line each."""
     tuned: str | None = None
-    """File of learning rates that an earlier study selected; each run reads that of its model."""
+    """File of learning rates that an earlier study selected; each run reads that of its model. A path
+    that is not in the current folder is relative to the folder of ``conf``."""
     fixed_grid: bool = False
     """Accept a tuned learning rate at an edge of its grid, so that all models have equally many trials."""
     rate_from: str | None = None

@@ -14,6 +14,7 @@ from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
 
+from experiments.config import CONF
 from experiments.config.structured import typed
 from experiments.config.study import TuningConfig, study_command, train_command
 from experiments.runtime.errors import ConfigError
@@ -92,7 +93,10 @@ def apply_tuned_rate(tree: dict[str, Any], *, optional: bool = False) -> None:
     study = dict(tree["study"])
     if study.get("tuned") is None:
         return
-    path = Path(str(study.pop("tuned")))
+    name = str(study.pop("tuned"))
+    path = Path(name)
+    if not path.exists() and (CONF.parent / path).exists():
+        path = CONF.parent / path
     if optional and not path.exists():
         return
     rates = read_rates(path)
@@ -125,7 +129,7 @@ def apply_tuned_rate(tree: dict[str, Any], *, optional: bool = False) -> None:
     if arm.batch_size is not None:
         tree["budget"] = {**tree["budget"], "batch_size": arm.batch_size}
     # The record of the run has the rate, since the file may change or be removed.
-    tree["study"] = {**study, "rate_from": str(path)}
+    tree["study"] = {**study, "rate_from": name}
     if arm.tuning is not None:
         tree["study"]["tuning"] = asdict(arm.tuning)
 

@@ -40,6 +40,20 @@ def test_a_run_gets_the_rate_of_its_arm(tmp_path: Path) -> None:
     assert chosen.resolved["study"] == {"name": "confirm", "rate_from": str(tmp_path / "rates.yaml")}
 
 
+def test_rates_that_come_with_the_package_are_found_from_any_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chosen = confirm(tmp_path, "seed=0", learning_rate=0.03)
+    assert chosen.optimizer.learning_rate == 0.03
+    monkeypatch.setattr("experiments.run.tuned_rates.CONF", tmp_path / "conf")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    words = ("study=confirm", "study.tuned=rates.yaml", "backbone=decoder", "scale.targets.flops=280000")
+    chosen = commands.settings(*words)
+    assert chosen.optimizer.learning_rate == 0.03
+    assert chosen.resolved["study"]["rate_from"] == "rates.yaml"
+
+
 def test_a_run_gets_the_batch_size_and_the_record_of_its_search(tmp_path: Path) -> None:
     tuning = {"validation": 2.5, "second_validation": 2.6, "trials": 12, "sensitivity": 0.1}
     chosen = confirm(tmp_path, "seed=0", batch_size=2, tuning=tuning)
