@@ -14,6 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from architectures.kernels import pointwise
+from architectures.kernels.cpu.mamba_ops import cpp_convolution
 from architectures.layers.context import Context
 
 KERNEL = 4
@@ -37,10 +39,15 @@ class Canon(nn.Conv1d):
     def forward(self, x_BTC: Tensor, context: Context) -> Tensor:  # type: ignore[override]
         if context.windows is not None:
             return self._continued(x_BTC, context.windows[self.path], context.valid_BT)
+        documents = context.documents_BT is not None or context.lengths is not None
+        weight_C1K = self.weight_C1K()
+        if not self.lookahead and pointwise.uses_cpp("scan", x_BTC, weight_C1K):
+            positions_BT = context.positions_BT if documents else None
+            return x_BTC + cpp_convolution(x_BTC, weight_C1K[:, 0], None, positions_BT, silu=False)
         read_BTC = x_BTC
         if self.lookahead and context.valid_BT is not None:
             read_BTC = x_BTC * context.valid_BT[..., None]
-        if context.documents_BT is not None or context.lengths is not None:
+        if documents:
             return x_BTC + self._within_documents(read_BTC, context.positions_BT)
         return x_BTC + self._convolved(F.pad(read_BTC, (0, 0, KERNEL - 1, self.lookahead)))
 

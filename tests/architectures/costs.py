@@ -21,6 +21,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from architectures.backbone import Backbone
 from architectures.backbones.hybrid import RECURRENT, HybridConfig
+from architectures.kernels import pointwise
 from tests.architectures.conformance import random_inputs
 
 aten = torch.ops.aten
@@ -141,7 +142,8 @@ def check_flops(model: Backbone, length: int) -> None:
     products over all pairs, which confirms the cost of a pair; the masks say how
     many pairs there are.
     """
-    counts = []
+    counts, kernels = [], pointwise.chosen()
+    pointwise.choose("torch")  # what C++ computes is not counted
     for batch in (1, 2):
         inputs = random_inputs(model, batch, length)
         counter, pairs = FlopCounterMode(display=False), AttentionPairs()
@@ -150,6 +152,7 @@ def check_flops(model: Backbone, length: int) -> None:
         by_operation = dict(counter.get_flop_counts()["Global"])
         batched = by_operation.pop(aten.bmm, 0)
         counts.append((sum(by_operation.values()), batched, pairs.dense_flops, pairs.allowed_flops))
+    pointwise.choose(kernels)
     linear, batched, dense, allowed = (two - one for one, two in zip(*counts, strict=True))
     source_length = 0 if inputs.source_BS is None else inputs.source_BS.shape[1]
     found = model.sequence_flops(length, source_length)

@@ -41,9 +41,9 @@ int64_t reach_of(const int64_t *positions, int64_t row, int64_t t, int64_t taps)
 
 extern "C" {
 
-// y = silu(convolution of x). `bias` and `positions` (B, T), of each token in its document, may be null.
+// y = convolution of x, or its SiLU. `bias` and `positions` (B, T), of each token in its document, may be null.
 void convolution_forward(int64_t batch, int64_t length, int64_t channels, int64_t taps, int64_t threads,
-                         int64_t x_stride, const float *x, const float *weight, const float *bias,
+                         int64_t x_stride, int64_t silu, const float *x, const float *weight, const float *bias,
                          const int64_t *positions, float *y) {
     const int64_t spans = (channels + SPAN - 1) / SPAN;
     parallel(batch * spans, threads, [&](int64_t task) {
@@ -57,7 +57,7 @@ void convolution_forward(int64_t batch, int64_t length, int64_t channels, int64_
                 const Vector *taps_c = &w[(c - first) / LANES * (taps + 1)];
                 const int64_t lanes = std::min(LANES, end - c);
                 const Vector z = filter(x + row * x_stride + c, x_stride, lanes, reach, taps, taps_c);
-                store(y + row * channels + c, z * sigmoid(z), lanes);
+                store(y + row * channels + c, silu ? z * sigmoid(z) : z, lanes);
             }
         }
     });
@@ -65,14 +65,14 @@ void convolution_forward(int64_t batch, int64_t length, int64_t channels, int64_
 
 // dy (B, T, C) to dx (B, T, C), d_weight (C, K) and d_bias (C), which is written in any case.
 void convolution_backward(int64_t batch, int64_t length, int64_t channels, int64_t taps, int64_t threads,
-                          int64_t x_stride, const float *x, const float *weight, const float *bias,
+                          int64_t x_stride, int64_t silu, const float *x, const float *weight, const float *bias,
                           const int64_t *positions, const float *dy, float *dx, float *d_weight, float *d_bias) {
     const int64_t spans = (channels + SPAN - 1) / SPAN, vectors = SPAN / LANES;
     std::vector<float> parts_weight(batch * channels * taps), parts_bias(batch * channels);
     parallel(batch * spans, threads, [&](int64_t task) {
         const int64_t b = task / spans, first = task % spans * SPAN, end = std::min(channels, first + SPAN);
         std::vector<Vector> w(vectors * (taps + 1)), dw(vectors * (taps + 1));
-        // Of the next tokens: gradients at the inputs of SiLU, and how many taps reached back from there.
+        // Of the next tokens: gradients at the outputs of the convolution, and how many taps reached back from there.
         std::vector<Vector> ring(taps * vectors);
         std::vector<int64_t> reaches(taps);
         for (int64_t c = first; c < end; c += LANES)
@@ -85,8 +85,11 @@ void convolution_backward(int64_t batch, int64_t length, int64_t channels, int64
                 const Vector *taps_c = &w[v * (taps + 1)];
                 Vector *slopes = &dw[v * (taps + 1)];
                 const float *x_c = x + row * x_stride + c;
-                const Vector z = filter(x_c, x_stride, lanes, reach, taps, taps_c), s = sigmoid(z);
-                const Vector dz = load(dy + row * channels + c, lanes) * silu_slope(z, s);
+                Vector dz = load(dy + row * channels + c, lanes);
+                if (silu) {
+                    const Vector z = filter(x_c, x_stride, lanes, reach, taps, taps_c);
+                    dz *= silu_slope(z, sigmoid(z));
+                }
                 ring[v * taps + t % taps] = dz;
                 slopes[taps] += dz;
                 for (int64_t lag = 0; lag < reach; lag++)

@@ -20,22 +20,29 @@ NORMS = ("none", "after_gate", "before_gate")
 
 
 def cpp_convolution(
-    x_BTC: Tensor, weight_CK: Tensor, bias_C: Tensor | None, positions_BT: Tensor | None
+    x_BTC: Tensor,
+    weight_CK: Tensor,
+    bias_C: Tensor | None,
+    positions_BT: Tensor | None,
+    *,
+    silu: bool = True,
 ) -> Tensor:
-    """Return SiLU of the causal depthwise convolution; see ``CausalConvolution``."""
+    """Return the causal depthwise convolution, or its SiLU; see ``CausalConvolution``."""
     weight_CK, bias_C = weight_CK.float(), None if bias_C is None else bias_C.float()
     if positions_BT is not None:
         positions_BT = positions_BT.expand(x_BTC.shape[:2]).contiguous()
-    return _Convolution.apply(x_BTC.float(), weight_CK, bias_C, positions_BT).to(x_BTC.dtype)
+    return _Convolution.apply(x_BTC.float(), weight_CK, bias_C, positions_BT, silu).to(x_BTC.dtype)
 
 
 class _Convolution(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, positions: Tensor | None) -> Tensor:
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, positions: Tensor | None, silu: bool
+    ) -> Tensor:
         x, weight = rows(x), weight.contiguous()
         y = x.new_empty(x.shape)
-        settings = (*x.shape, weight.shape[1], torch.get_num_threads(), x.stride(1))
-        call("convolution_forward", *settings, x, weight, bias, positions, y)
+        ctx.settings = (*x.shape, weight.shape[1], torch.get_num_threads(), x.stride(1), silu)
+        call("convolution_forward", *ctx.settings, x, weight, bias, positions, y)
         ctx.save_for_backward(x, weight, bias, positions)
         return y
 
@@ -44,9 +51,8 @@ class _Convolution(torch.autograd.Function):
         x, weight, bias, positions = ctx.saved_tensors
         dy, dx = gradients[0].contiguous(), x.new_empty(x.shape)
         d_weight, d_bias = torch.empty_like(weight), weight.new_empty(weight.shape[0])
-        settings = (*x.shape, weight.shape[1], torch.get_num_threads(), x.stride(1))
-        call("convolution_backward", *settings, x, weight, bias, positions, dy, dx, d_weight, d_bias)
-        return dx, d_weight, None if bias is None else d_bias, None
+        call("convolution_backward", *ctx.settings, x, weight, bias, positions, dy, dx, d_weight, d_bias)
+        return dx, d_weight, None if bias is None else d_bias, None, None
 
 
 def cpp_finish(

@@ -20,6 +20,7 @@ from architectures.backbones.linear_attention import GatedDeltaNet, GatedDeltaNe
 from architectures.backbones.mamba import Mamba, MambaConfig
 from architectures.backbones.moe import MoE, MoEConfig
 from architectures.backbones.s4 import S4, S4Config
+from architectures.kernels import pointwise
 from architectures.layers.attention.config import AttentionConfig
 from architectures.layers.block import Block, Mixer
 from architectures.layers.canon import Canon
@@ -75,6 +76,23 @@ def test_documents_and_padding_are_kept_apart(causal: bool) -> None:
     torch.testing.assert_close(
         padded[1, :5], explicit(made.weight[:, 0], x_BTC[1, :5], 3), atol=1e-14, rtol=0
     )
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize(("length", "channels"), [(1, 5), (3, 16), (40, 37)])
+def test_the_compiled_convolution_is_that_of_pytorch(length: int, channels: int, packed: bool) -> None:
+    made = layer(causal=True, channels=channels).float()
+    documents_BT = (torch.arange(length) // 7).expand(2, -1) if packed else None
+    results = []
+    for choice in ("torch", "cpp"):
+        pointwise.choose(choice)
+        torch.manual_seed(1)
+        x_BTC = torch.randn(2, length, channels, requires_grad=True)
+        y_BTC = made(x_BTC, Context.whole(x_BTC[..., 0], None, documents_BT))
+        results.append([y_BTC, *torch.autograd.grad((y_BTC * y_BTC.sin()).sum(), [x_BTC, made.weight])])
+    pointwise.choose("auto")
+    for by_torch, compiled in zip(*results, strict=True):
+        torch.testing.assert_close(compiled, by_torch, atol=1e-5, rtol=1e-5)
 
 
 def test_a_centred_layer_is_symmetric() -> None:
