@@ -153,6 +153,15 @@ def test_one_that_reads_later_tokens_is_not_trained(toy: Path) -> None:
     assert "Toy: the output at position 0 depends on later tokens" in ended.stderr
 
 
+def test_an_error_in_its_code_has_file_and_line(toy: Path) -> None:
+    source = PYTHON.replace("        return RunningMean(self.config.width)", "        first, second = ()")
+    line = 1 + source[: source.index("first, second")].count("\n")
+    (toy / "my_toy.py").write_text(source)
+    ended = commands.run("plan", "--config-dir", str(toy / "conf"), *words(toy), PYTHONPATH=str(toy))
+    assert ended.returncode == 2
+    assert f"not enough values to unpack (expected 2, got 0) ({toy}/my_toy.py, line {line})" in ended.stderr
+
+
 def test_it_conforms(module: ModuleType) -> None:
     checks, costs = importlib.import_module("conformance"), importlib.import_module("costs")
     config = module.ToyConfig(d_model=16)
