@@ -79,10 +79,16 @@ def _values(runs: pd.DataFrame, column: str) -> list[str]:
 
 
 def _differences(frames: list[pd.DataFrame]) -> list[str]:
-    """Return the settings and conditions that the studies do not have in common, as sentences."""
+    """Return the settings and conditions that the studies do not have in common, as sentences.
+
+    Settings are compared between studies that share a task at one scale.
+    """
     by_study = {str(frame["study"].iloc[0]): frame for frame in frames}
     settings: dict[str, dict[str, list[str]]] = {}
-    for study, frame in by_study.items():
+    studies_of_task = pd.concat(frames).groupby(TASK_SCALE)["study"].unique()
+    sharing = {study for studies in studies_of_task if len(studies) > 1 for study in studies}
+    for study in sorted(sharing):
+        frame = by_study[study]
         for path in frame["path"]:
             for setting, value in readable_config([path], SHARED).items():
                 texts = settings.setdefault(setting, {}).setdefault(study, [])

@@ -55,6 +55,12 @@ def test_what_differs_between_them_is_said(runs: Path) -> None:
     assert "studies_differ" not in load_study(runs, "one")
 
 
+def test_settings_of_studies_without_a_common_task_are_not_compared(runs: Path, write_run: Any) -> None:
+    configured(write_run("decoder", 0, study="recall", task="recall", fingerprint="data-2"), 7)
+    [text] = load_study(runs, "one,recall")["studies_differ"].unique()
+    assert json.loads(text) == []
+
+
 def test_one_backbone_with_other_settings_is_two_arms(write_run: Any, tmp_path: Path) -> None:
     for study, digest, tokens in (("one", "11111111", 1000), ("two", "22222222", 2000)):
         configured(write_run("mamba", 0, study=study, digest=digest), tokens)
