@@ -63,6 +63,7 @@ COMMANDS = {
             "analysis.findings",
             "decide claims and published numbers of the field from stored runs",
         ),
+        "export dataset": ("analysis.dataset", "describe a folder of results frames as a dataset"),
     },
     "Weights & Biases": {
         "wandb sync": ("analysis.weights_and_biases.sync", "upload the runs of a study to Weights & Biases"),
