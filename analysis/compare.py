@@ -21,6 +21,7 @@ bridge.csv, bridge.md and bridge.svg are written.
 from __future__ import annotations
 
 import sys
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,6 +39,7 @@ from analysis.files import csv_text, parquet, write
 from analysis.load.study import load_history, load_study
 from analysis.report.page import Findings, find, render_page
 from analysis.speed.rows import load_all_modes
+from analysis.stats.arms import study_setting
 from analysis.stats.bridge import bridge
 from analysis.stats.capacity import capacity_frame, rungs
 from analysis.stats.comparisons import comparisons
@@ -48,6 +50,7 @@ from analysis.stats.versus_baseline import with_differences
 from analysis.stats.warnings import study_warnings, with_warnings
 from analysis.tables.bridge import bridge_markdown
 from analysis.tables.columns import WIDTH
+from analysis.tables.compute import over_compute
 from analysis.tables.headings import study_name
 from analysis.tables.latex import render_latex
 from analysis.tables.task_grid import grid_markdown, note, rich_tables, task_grid
@@ -56,6 +59,7 @@ from analysis.track.frame import track_frame
 from analysis.track.results import scored_runs
 from analysis.track.rules import read_track, track_names
 from experiments.config.options import run_command
+from experiments.runtime.errors import nearest
 from experiments.tracking.results_frame import NEEDED, read_results
 
 NO_CURVES = pd.DataFrame(columns=["path", "kind", "step", "tokens", "flops", "seconds"])
@@ -84,6 +88,8 @@ class CompareConfig:
     """Workloads whose order of models is correlated with this study's: a track, a study or a Parquet file."""
     wide: bool = False
     """Print all columns, not the eight that fit 100 characters."""
+    baseline: str = ""
+    """A model that the others are compared with, in place of ``study.baseline``; empty for that."""
     allow_mixed: bool = False
     """Rank models of different likelihood types against each other."""
     figures: bool = False
@@ -117,10 +123,20 @@ def prepare(config: CompareConfig) -> Comparison:
         history = load_history(Path(config.runs), config.study)
         frame = with_steps(frame, history)
     frame = frame.assign(allow_mixed=config.allow_mixed)
+    if config.baseline:
+        frame = with_baseline(frame, config.baseline)
     correlations = correlate(config, frame) if config.probes else None
     speed = load_all_modes(Path(config.speed)) if config.speed else None
     page = find(frame, history, speed)
     return Comparison(config=config, frame=frame, history=history, page=page, correlations=correlations)
+
+
+def with_baseline(frame: pd.DataFrame, name: str) -> pd.DataFrame:
+    """Return the runs with another baseline. Raises ValueError if the study has no such model."""
+    models = {str(model) for column in ("arm", "backbone") for model in frame[column].dropna()}
+    if name not in models:
+        raise ValueError(f"baseline={name} is no model of {study_name(frame)}{nearest(name, models)}")
+    return frame.assign(baseline=name, baseline_chosen=name != study_setting(frame, "baseline"))
 
 
 def stored_frame(path: Path) -> pd.DataFrame:
@@ -180,6 +196,8 @@ def publish(comparison: Comparison) -> None:
     paths = [write(comparison.folder / name, content) for name, content in contents.items()]
     print_tables(comparison, grid)
     print("\n".join(f"wrote {path}" for path in paths), flush=True)
+    for answer in over_compute(comparison.frame):  # again, as the last lines of a terminal are read first
+        print(f"\n{textwrap.fill(answer, WIDTH)}", flush=True)
 
 
 def print_tables(comparison: Comparison, grid: pd.DataFrame) -> None:

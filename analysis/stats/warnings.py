@@ -36,12 +36,23 @@ def study_warnings(frame: pd.DataFrame) -> list[str]:
     of_tasks = [line for label, group in tasks for line in _of_task(label, group)]
     return [
         *_left_out(frame),
+        *_chosen_baseline(frame),
         *of_tasks,
         *_unlike(frame),
         *_mixed(frame),
         *_disturbed(frame),
         *_unmatched(frame),
         *rate_warnings(frame),
+    ]
+
+
+def _chosen_baseline(frame: pd.DataFrame) -> list[str]:
+    """Return a warning if the study declares another baseline, or none."""
+    if "baseline_chosen" not in frame or not frame["baseline_chosen"].any():
+        return []
+    return [
+        f"the study does not declare the baseline {frame['baseline'].iloc[0]}: p-values hold if it was "
+        "chosen before results were seen"
     ]
 
 

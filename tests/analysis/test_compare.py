@@ -99,6 +99,16 @@ def test_mixed_classes_are_ranked_only_when_asked(study: Path, monkeypatch: pyte
     assert frames[1]["allow_mixed"].all()
 
 
+def test_any_model_can_be_the_baseline(study: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([f"runs={study}", "baseline=mamba"]) == 0
+    out = capsys.readouterr().out
+    assert "Warning: the study does not declare the baseline mamba" in out
+    table = pd.read_csv(study / "compare" / "analysis" / "table.csv")
+    assert set(table.query("task == 'text' and likelihood == 'exact'")["baseline"].dropna()) == {"mamba"}
+    assert main([f"runs={study}", "baseline=mambo"]) == 2
+    assert "baseline=mambo is no model of compare; did you mean 'mamba'?" in capsys.readouterr().err
+
+
 def test_wide_tables_and_several_studies(
     study: Path, write_run: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
