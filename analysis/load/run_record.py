@@ -57,7 +57,9 @@ TUNING = [field.name for field in fields(TuningConfig)]
 CURVES = ("train", "validation")
 """Kinds of rows of metrics.jsonl that are points of curves, in order; ``analysis.experts`` reads routing."""
 
-RESULT_TEXTS = ("message", "backbone", "objective", "task", "scale", "fingerprint", "finished_at")
+RESULT_TEXTS = (
+    "message", "backbone", "objective", "task", "scale", "rules", "fingerprint", "finished_at"
+)  # fmt: skip
 SCORE_TEXTS = ("unit", "direction", "averaging", "likelihood", "estimator")
 SCORE_NUMBERS = ("standard_error", "items", "samples", "clusters")
 TEXT_COLUMNS = {name for name, column in columns().items() if column.kind == "text"}

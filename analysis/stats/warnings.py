@@ -23,6 +23,7 @@ from analysis.stats.learning_rates.sensitivity import rate_warnings
 from analysis.stats.score_warnings import score_warnings
 from analysis.stats.verdicts.family import MIN_SEEDS
 from analysis.stats.verdicts.verdict import SEED_COUNTS
+from experiments.config.study import RULES
 from experiments.runtime.console import count, plural
 from experiments.tasks.metrics import LIKELIHOOD_TYPES
 
@@ -220,6 +221,11 @@ def _mixed(frame: pd.DataFrame) -> list[str]:
     """Conditions that differ between the runs."""
     runs = frame[~frame["status"].isin(["incomplete", "refused", "unreadable"])]
     warnings = []
+    versions = runs["rules"].dropna().unique() if "rules" in runs else []  # earlier frames have none
+    if others := sorted(set(versions) - {RULES}):
+        warnings.append(
+            f"runs by rules {', '.join(others)}, which are not those of this version of archbench ({RULES})"
+        )
     if changed := _changed_code(runs):
         warnings.append(f"mixed code ({', '.join(changed)}): scores and speed are perhaps not comparable")
     # Commits add no information if the code of all runs was recorded, or is the same.

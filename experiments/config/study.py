@@ -41,6 +41,8 @@ class WorkloadConfig:
 
 PROTOCOLS = ("1.0",)
 """Versions of the rules of tuning and verdicts."""
+RULES = "1.0"
+"""Version of the rules of tracks and submissions (docs/tracks/rules.md), which every run stores."""
 
 
 @dataclass(kw_only=True)  # not frozen, as above

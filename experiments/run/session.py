@@ -16,6 +16,7 @@ from typing import Any
 
 from experiments.config.schema import TrackingConfig
 from experiments.config.structured import PROJECT
+from experiments.config.study import RULES
 from experiments.run import resume_compatibility
 from experiments.run.model_files import PARENT, ModelSpec, model_folder, warn_of_changed_code
 from experiments.run.plan import Plan
@@ -290,6 +291,7 @@ def planned_result(settings: Settings, run_plan: Plan) -> RunResult:
         digest=settings.digest,
         seed=settings.seed,
         **asdict(settings.names),
+        rules=RULES,
         **dict(run_plan.cost),
         fingerprint=task.fingerprint,
         message=None,

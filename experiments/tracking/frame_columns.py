@@ -113,6 +113,8 @@ class RunColumns(BaseModel):
     """Lines to read the score against, such as chance."""
     published: Annotated[str, Json(list[Any])]
     """Published results that the study quotes (``study.published``)."""
+    rules: str | None
+    """Version of the rules of tracks; None for runs of earlier versions."""
     protocol: str | None
     """``study.protocol``."""
     tuning_validation: float

@@ -187,6 +187,8 @@ class RunResult(Record):
     objective: str
     task: str
     scale: str
+    rules: str | None = None
+    """Version of the rules of tracks that the code implements; None in results of earlier versions."""
     parameters: ParameterCounts | None = None
     flops_per_token: Number | None = None
     """Training FLOPs."""
