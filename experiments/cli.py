@@ -64,6 +64,8 @@ COMMANDS = {
             "decide claims and published numbers of the field from stored runs",
         ),
         "export dataset": ("analysis.dataset", "describe a folder of results frames as a dataset"),
+        "submit": ("analysis.submission.submit", "write the submission of a model to a study"),
+        "validate": ("analysis.submission.validate", "check a submission; train one of its runs again"),
     },
     "Weights & Biases": {
         "wandb sync": ("analysis.weights_and_biases.sync", "upload the runs of a study to Weights & Biases"),

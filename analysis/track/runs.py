@@ -29,7 +29,7 @@ def sweep(track: Track, study: str, workload: str, backbones: Sequence[str], *mo
 
 
 def listed(overrides: Sequence[str]) -> pd.DataFrame:
-    """Return the runs of a sweep: task, backbone, cell, digest, seed, status, refused.
+    """Return the runs of a sweep: task, backbone, cell, digest, seed, status, refused, words (its overrides).
 
     Raises ValueError if the command fails for all of them.
     """
@@ -37,7 +37,7 @@ def listed(overrides: Sequence[str]) -> pd.DataFrame:
     lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
     if not lines:
         raise ValueError(f"{typed_command('plan', *overrides)}: {done.stderr.strip() or 'no run was listed'}")
-    columns = ["task", "backbone", "cell", "digest", "seed", "status", "refused"]
+    columns = ["task", "backbone", "cell", "digest", "seed", "status", "refused", "words"]
     return pd.DataFrame(map(json.loads, lines)).reindex(columns=columns)
 
 

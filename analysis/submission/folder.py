@@ -1,0 +1,106 @@
+"""The folder of a submission: it is written from the runs of a study, and read."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import shutil
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import pandas as pd
+import yaml
+
+from analysis.files import parquet, write
+from analysis.load.study import load_study
+from analysis.submission.study import StudyRules
+from analysis.track.frame import study_frame
+from experiments.config.structured import PROJECT, typed
+from experiments.config.study import RULES
+from experiments.runtime.run_status import RunStatus
+from experiments.runtime.yaml_state import read_yaml
+from experiments.tracking.run_files import HASHED
+
+RECORD, RESULTS, RUNS = "submission.yaml", "results.parquet", "records"
+FILES = ("result.json", *HASHED)
+"""Files of a run that a submission contains."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Submission:
+    """The content of submission.yaml."""
+
+    study: str
+    """Value of ``study=``, such as ``track/cpu`` or ``compare``."""
+    overrides: list[str]
+    """Overrides that choose the model, such as ``backbone=my_mixer.MyMixer``, and the workloads of the study
+    if not all of them were run."""
+    authors: str
+    """Authors of the model."""
+    about: str = ""
+    """A sentence or a link about the model."""
+    rules: str = RULES
+    """Version of the rules that the runs follow."""
+
+
+def read_submission(folder: Path) -> Submission:
+    """Return the record of a submission. Raises ValueError if it is missing or wrong."""
+    if not (folder / RECORD).is_file():
+        raise ValueError(f"{folder} is no submission: it has no {RECORD}")
+    return typed(Submission, read_yaml(folder / RECORD), "")
+
+
+def load_runs(rules: StudyRules, runs: Path) -> pd.DataFrame:
+    """Return the tuning and test runs in a folder, without rejected ones; empty if there are none."""
+    names = [name for name in (rules.rates_folder, rules.folder) if any((runs / name).glob("*-*/s*"))]
+    frames = [load_study(runs, name) for name in names]
+    frame = pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(columns=["status", "backbone"])
+    return frame[frame["status"] != RunStatus.REFUSED].reset_index(drop=True)
+
+
+def write_submission(
+    submission: Submission, rules: StudyRules, expected: pd.DataFrame, runs: Path, folder: Path
+) -> None:
+    """Write a submission of all runs of its model in ``runs``. Raises ValueError if there are none.
+
+    Args:
+        submission: its record.
+        rules: its study.
+        expected: the runs that the study asks for, from ``analysis.submission.study.expected_runs``.
+        runs: the folder of all studies.
+        folder: the folder to write, which must not exist.
+    """
+    frame = load_runs(rules, runs)
+    frame = frame[frame["backbone"].isin(expected["backbone"])]
+    if frame.empty:
+        raise ValueError(
+            f"{runs}/ has no runs of {' '.join(submission.overrides)}: train those of "
+            f"study={submission.study}_rates, then those of study={submission.study}"
+        )
+    if folder.exists():
+        raise ValueError(f"{folder} exists: remove it, or choose another folder with out=")
+    for path in map(Path, frame["path"]):
+        target = folder / RUNS / path.relative_to(runs)
+        target.mkdir(parents=True)
+        for name in FILES:
+            if (path / name).exists():
+                shutil.copy(path / name, target)
+    _copy_modules({name for code in frame["code"] for name in json.loads(code)}, folder)
+    write(folder / RESULTS, parquet(study_frame(folder / RUNS, rules.folder)))
+    for cache in folder.rglob(".frame"):  # of what was read just now
+        cache.unlink()
+    write(folder / RECORD, yaml.safe_dump(asdict(submission), sort_keys=False))
+
+
+def _copy_modules(names: Iterable[str], folder: Path) -> None:
+    """Copy the top-level modules of the user. Raises ValueError if one is not found."""
+    for name in sorted(set(names) - set(PROJECT)):
+        spec = importlib.util.find_spec(name)
+        if spec is None:
+            raise ValueError(f"no module {name!r}, which the runs have used: start in the folder that has it")
+        if spec.origin and not spec.submodule_search_locations:
+            shutil.copy(spec.origin, folder)
+        for source in spec.submodule_search_locations or ():
+            ignored = shutil.ignore_patterns("__pycache__")
+            shutil.copytree(source, folder / name, dirs_exist_ok=True, ignore=ignored)

@@ -1,0 +1,163 @@
+"""The runs that a study asks of a model: tuning runs, and test runs with the learning rates chosen from them.
+
+A study ``NAME`` takes submissions if ``conf/study/NAME_rates.yaml`` sweeps the learning rate. A track is the
+study ``track/NAME``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import hydra
+import pandas as pd
+import yaml
+from hydra.core.global_hydra import GlobalHydra
+from hydra.errors import HydraException
+from omegaconf import DictConfig, OmegaConf
+
+import experiments.config.schema  # noqa: F401  # registers what the YAML files extend
+from analysis.files import write
+from analysis.rates import chosen
+from analysis.stats.learning_rates.choice import ARM, best_rates, rate_table
+from analysis.track.runs import listed
+from experiments.config import CONF
+from experiments.config.hydra_overrides import explain
+from experiments.runtime.errors import ConfigError, nearest
+
+RATE = "optimizer.learning_rate"
+MODEL = ("backbone", "names.backbone")
+"""Keys that choose a model, in addition to ``backbone.*``."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudyRules:
+    """A study that takes submissions, and its tuning study."""
+
+    study: str
+    """Value of ``study=``; the tuning study has the suffix ``_rates``."""
+    folder: str
+    """Name of the folder of the test runs."""
+    rates_folder: str
+    """Name of the folder of the tuning runs."""
+    swept: dict[str, list[str]]
+    """Values of each key that the study sweeps."""
+    learning_rates: list[float]
+    """Learning rates that every search begins with."""
+    fixed_grid: bool
+    """True if no other learning rates are tried."""
+    search_path: list[str]
+    """Override that adds a folder of YAML files, if there is one."""
+
+    def check(self, overrides: Sequence[str]) -> Iterator[str]:
+        """Yield the overrides that change more than the model, or than the choice of workloads."""
+        for override in overrides:
+            key, _, values = override.partition("=")
+            if key in MODEL or key.startswith("backbone."):
+                continue
+            if key not in self.swept or key == "seed":
+                options = [*MODEL, "backbone.KEY", *(set(self.swept) - {*MODEL, "seed"})]
+                yield f"{override}: a submission sets {', '.join(options)} only{nearest(key, options)}"
+            elif unlisted := set(values.split(",")) - set(self.swept[key]):
+                yield f"{key}={', '.join(sorted(unlisted))} is not swept by study={self.study}"
+        if "variant" in self.swept and not any(text.startswith("variant=") for text in overrides):
+            yield f"study={self.study} sweeps variant: add variant=decoder, or the variant of the model"
+
+
+def read_study(study: str, config_dir: str = "") -> StudyRules:
+    """Return a study that takes submissions. Raises ConfigError.
+
+    Args:
+        study: value of ``study=``.
+        config_dir: a folder of further YAML files, as Hydra's --config-dir.
+    """
+    search_path = [f"hydra.searchpath=[file://{Path(config_dir).resolve()}]"] if config_dir else []
+    test = _compose(study, search_path)
+    tuning = _compose(f"{study}_rates", search_path)
+    swept, rates = (_swept(cfg) for cfg in (test, tuning))
+    if not rates.get(RATE):
+        raise ConfigError(f"study={study} takes no submissions: study={study}_rates sweeps no {RATE}")
+    return StudyRules(
+        study=study,
+        folder=test.study.name,
+        rates_folder=tuning.study.name,
+        swept=swept,
+        learning_rates=[float(rate) for rate in rates[RATE]],
+        fixed_grid=bool(test.study.get("fixed_grid")),
+        search_path=search_path,
+    )
+
+
+def _compose(study: str, search_path: Sequence[str]) -> DictConfig:
+    GlobalHydra.instance().clear()
+    with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
+        try:
+            return hydra.compose("config", [f"study={study}", *search_path], return_hydra_config=True)
+        except HydraException as error:
+            raise ConfigError(explain(error)) from None
+
+
+def _swept(cfg: DictConfig) -> dict[str, list[str]]:
+    params = OmegaConf.to_container(cfg.hydra.sweeper).get("params") or {}  # type: ignore[union-attr, call-overload]
+    return {key: [value.strip() for value in str(values).split(",")] for key, values in params.items()}
+
+
+def expected_runs(rules: StudyRules, overrides: Sequence[str], submitted: Path, runs: Path) -> pd.DataFrame:
+    """Return the runs that the study asks of a model: the columns of ``analysis.track.runs.listed``, and
+    ``study``, the name of the folder.
+
+    Test runs have the learning rates that the tuning rule chooses from the submitted tuning runs. Without
+    these, only tuning runs are returned. Raises ValueError if the model cannot be composed.
+
+    Args:
+        rules: the study.
+        overrides: those that choose the model.
+        submitted: folder of the submitted runs.
+        runs: folder that the learning rates are written to, and that the listed runs would be trained in.
+    """
+    words = [*overrides, *rules.search_path, f"runs={runs}", "study.stored=null"]
+    trials = submitted_trials(rules, submitted)
+    learning_rates = sorted({*rules.learning_rates, *trials["learning_rate"]})
+    sweep = f"{RATE}={','.join(f'{rate:g}' for rate in learning_rates)}"
+    tuning = listed(["-m", f"study={rules.study}_rates", *words, sweep])
+    parts = [tuning.assign(study=rules.rates_folder)]
+    if not trials.empty:
+        rates = runs / rules.rates_folder / "analysis" / "rates.yaml"
+        write(rates, yaml.safe_dump(chosen(rules.rates_folder, best_rates(trials))))
+        test = listed(["-m", f"study={rules.study}", *words, f"study.tuned={rates}"])
+        parts.append(test.assign(study=rules.folder))
+    return pd.concat(parts, ignore_index=True)
+
+
+def submitted_trials(rules: StudyRules, submitted: Path) -> pd.DataFrame:
+    """Return the tuning runs that have ended, from ``rate_table``; empty without any."""
+    try:
+        return rate_table(submitted, rules.rates_folder)
+    except ValueError:  # no such folder, or no run in it: the missing runs are listed
+        return pd.DataFrame({"learning_rate": []})
+
+
+def trial_problems(rules: StudyRules, trials: pd.DataFrame) -> Iterator[str]:
+    """Yield the trials of a model that the tuning rule does not ask for, and those that it lacks.
+
+    The rule begins with the learning rates of the study. If its grid is not fixed, each further rate follows
+    from the results of those before it.
+
+    Args:
+        rules: the study.
+        trials: from ``submitted_trials``.
+    """
+    for _, arm in trials.groupby(ARM, dropna=False) if len(trials) else ():
+        name = f"tuning of {arm['backbone'].iloc[0]} on {arm['task'].iloc[0]}"
+        tried, asked = set(arm["learning_rate"]), set(rules.learning_rates)
+        while not rules.fixed_grid:
+            used = arm[arm["learning_rate"].isin(asked)]
+            further = set() if used.empty else {*best_rates(used)["next_rates"].iloc[0]} - asked
+            if not further:
+                break
+            asked |= further
+        for rate in sorted(tried - asked):
+            yield f"{name}: learning rate {rate:g} is one trial more than the tuning rule has"
+        for rate in sorted(asked - tried):
+            yield f"{name}: learning rate {rate:g} was not tried"

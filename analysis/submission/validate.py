@@ -1,0 +1,241 @@
+"""Check a submission: answer yes, or list every reason to reject it.
+
+    archbench validate FOLDER [run=CELL-DIGEST/sSEED] [retrain=false] [tolerance=0.02]
+
+The runs must be those that the rules ask for, no more and no fewer: each tuning trial and each test seed,
+with the budget, data, tokenizer, size and scored split of the study, and the learning rate that its tuning
+runs choose. Size, FLOPs, data and scored bytes are computed again from the submitted code. Its logits must
+not depend on later tokens. If nothing is wrong, one test run is trained again, and must have the same score.
+
+The exit code is 0 if the submission is accepted, 3 if it is rejected, and 2 for a mistake in the arguments.
+The submitted code is executed: validate where it can do no harm.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+import torch
+
+from analysis.load.study import load_study
+from analysis.submission.folder import RESULTS, RUNS, Submission, load_runs, read_submission
+from analysis.submission.model import expected_scores, model_problems
+from analysis.submission.records import (
+    code_problems,
+    file_problems,
+    frame_problems,
+    list_problems,
+    names_of,
+    plan_problems,
+    repeated_problems,
+    score_problems,
+    stored_settings,
+)
+from analysis.submission.study import StudyRules, expected_runs, read_study, submitted_trials, trial_problems
+from analysis.track.frame import study_frame
+from experiments.config.options import run_command
+from experiments.config.structured import PROJECT, is_own
+from experiments.config.study import RULES
+from experiments.run.load_model import load_model
+from experiments.run.plan import plan
+from experiments.runtime.child_processes import run_python
+from experiments.runtime.errors import DataError, RunError, as_run_errors
+from experiments.runtime.run_status import FINAL, RunStatus
+from experiments.tracking.provenance import code_hashes
+from experiments.tracking.results_frame import NEEDED, read_results
+
+INSTALLED = (*PROJECT, "analysis", "slurm")
+"""Packages of this project."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ValidateConfig:
+    """Which submission, and which of its runs is trained again."""
+
+    folder: str = ""
+    """The submission."""
+    run: str = ""
+    """The test run that is trained again, or a part of its path; empty for a random one."""
+    retrain: bool = True
+    """Train a run again."""
+    tolerance: float = 0.02
+    """Largest relative difference of its scores."""
+    config_dir: str = ""
+    """A folder of further YAML files, as Hydra's --config-dir."""
+
+    def __post_init__(self) -> None:
+        if not Path(self.folder).is_dir() or not self.folder:
+            raise ValueError(f"folder={self.folder}: there is no such folder; name that of a submission")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Opened:
+    """A submission whose record was read."""
+
+    config: ValidateConfig
+    folder: Path
+    submission: Submission
+    rules: StudyRules
+    submitted: Path
+    """A copy of its runs."""
+    retrained: Path
+    """The folder of all studies in which a run is trained again."""
+    frame: pd.DataFrame
+    """Its runs."""
+    expected: pd.DataFrame
+    """The runs that the study asks for."""
+
+
+def reasons(config: ValidateConfig) -> list[str]:
+    """Return all reasons to reject a submission; a run is trained again if there are no others."""
+    with tempfile.TemporaryDirectory() as scratch:
+        try:
+            with as_run_errors():
+                opened = open_submission(config, Path(scratch))
+        except RunError as error:
+            return [first_line(error)]
+        checks = (rule_problems, record_problems, results_problems)
+        found = [problem for check in checks for problem in with_errors(check(opened))]
+        if config.retrain and not found:
+            found = [*with_errors(retrain_problems(opened))]
+    return found
+
+
+def with_errors(problems: Iterator[str]) -> Iterator[str]:
+    """Yield the reasons of a check, and as the last one the error that ends it."""
+    try:
+        with as_run_errors():
+            yield from problems
+    except RunError as error:
+        yield first_line(error)
+
+
+def open_submission(config: ValidateConfig, scratch: Path) -> Opened:
+    """Read a submission, whose modules are imported from its folder from now on. Raises ValueError.
+
+    Args:
+        config: names the folder.
+        scratch: an empty folder.
+    """
+    folder = Path(config.folder).resolve()
+    submission = read_submission(folder)
+    rules = read_study(submission.study, config.config_dir)
+    for path in folder.iterdir():
+        is_module = path.suffix == ".py" or (path.is_dir() and path.name != RUNS)
+        if is_module and (path.stem in INSTALLED or not is_own(path.stem)):
+            raise ValueError(f"{path.name} would replace an installed module: rename it, and train again")
+    # The submitted modules come first in this process and in those that it starts.
+    sys.path.insert(0, str(folder))
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")])
+    # A copy, because reading caches the frame of a study beside its runs.
+    submitted, retrained = scratch / "submitted", scratch / "retrained"
+    if (folder / RUNS).is_dir():
+        shutil.copytree(folder / RUNS, submitted, ignore=shutil.ignore_patterns(".*"))
+    frame = load_runs(rules, submitted)
+    if frame.empty:
+        raise ValueError(f"{folder / RUNS} has no runs of study={rules.study} or study={rules.study}_rates")
+    expected = expected_runs(rules, submission.overrides, submitted, retrained)
+    return Opened(
+        config=config, folder=folder, submission=submission, rules=rules, submitted=submitted,
+        retrained=retrained, frame=frame, expected=expected,
+    )  # fmt: skip
+
+
+def rule_problems(opened: Opened) -> Iterator[str]:
+    """Yield what the rules do not allow: their version, other overrides, runs and trials."""
+    submission, rules = opened.submission, opened.rules
+    if submission.rules != RULES:
+        yield f"rules={submission.rules}: this version of archbench checks submissions by rules {RULES}"
+    if others := sorted(set(opened.frame["rules"].dropna()) - {submission.rules}):
+        yield f"its runs follow rules {', '.join(others)}, and submission.yaml names rules {submission.rules}"
+    yield from rules.check(submission.overrides)
+    yield from list_problems(opened.frame, opened.expected)
+    yield from trial_problems(rules, submitted_trials(rules, opened.submitted))
+
+
+def record_problems(opened: Opened) -> Iterator[str]:
+    """Yield what is wrong with the submitted files, and with the model that is built from them."""
+    backbones = [
+        text.partition("=")[2] for text in opened.submission.overrides if text.startswith("backbone=")
+    ]
+    modules = [name.rpartition(".")[0] for name in backbones if "." in name]
+    yield from code_problems(opened.frame, code_hashes(modules))
+    for _, run in opened.frame.iterrows():
+        yield from file_problems(run)
+    ended = opened.frame[opened.frame["status"].isin(FINAL)]
+    for _, runs in ended.groupby(["study", "cell", "digest"]):
+        yield from with_errors(configuration_problems(runs))
+
+
+def results_problems(opened: Opened) -> Iterator[str]:
+    """Yield how results.parquet differs from the submitted runs."""
+    stored = read_results(opened.folder / RESULTS, {*NEEDED, "study"}).to_pandas()
+    yield from frame_problems(stored, study_frame(opened.submitted, opened.rules.folder))
+
+
+def configuration_problems(runs: pd.DataFrame) -> Iterator[str]:
+    """Yield what the runs of one configuration state that their settings, code and data do not lead to."""
+    settings = stored_settings(runs.iloc[0])
+    run_plan = plan(settings)
+    for _, run in runs.iterrows():
+        yield from plan_problems(run, stored_settings(run), run_plan)
+    for problem in model_problems(settings, run_plan):
+        yield f"{runs['cell'].iloc[0]}: {problem}"
+    complete = runs[runs["status"] == RunStatus.COMPLETE]
+    scores = expected_scores(settings, run_plan) if len(complete) else []
+    for _, run in complete.iterrows():
+        yield from score_problems(run, scores)
+
+
+def retrain_problems(opened: Opened) -> Iterator[str]:
+    """Yield what differs if a test run is trained again, and what is wrong with its model then."""
+    frame = opened.frame.assign(name=names_of(opened.frame))
+    tests = frame[
+        (frame["study"] == opened.rules.folder) & frame["name"].str.contains(opened.config.run, regex=False)
+    ]
+    if tests.empty:
+        raise ValueError(f"run={opened.config.run}: no test run has this name")
+    run = tests.iloc[random.randrange(len(tests))]
+    words = dict(zip(names_of(opened.expected), opened.expected["words"], strict=True))[run["name"]]
+    print(f"training {run['name']} again", flush=True)
+    run_python(["-m", "experiments.train", *words, *opened.rules.search_path])
+    repeated = load_study(opened.retrained, opened.rules.folder).iloc[0]
+    yield from repeated_problems(run, repeated, opened.config.tolerance)
+    if repeated["status"] == RunStatus.COMPLETE:
+        model = load_model(Path(repeated["path"]), torch.device("cpu")).model
+        settings = stored_settings(run)
+        yield from model_problems(settings, plan(settings), model)
+
+
+def first_line(error: RunError) -> str:
+    """Return the message of an error, without the traceback of an unexpected one."""
+    return str(error).splitlines()[0]
+
+
+def report(config: ValidateConfig) -> int:
+    """Print the verdict, and return the exit code."""
+    found = reasons(config)
+    for reason in found:
+        print(f"- {reason}")
+    print("rejected" if found else "accepted" if config.retrain else "accepted, without training a run again")
+    return DataError.exit_code if found else 0
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Return the exit code: 0 if accepted, 3 if rejected, 2 for a mistake in the arguments."""
+    options = list(arguments)
+    if options and "=" not in options[0] and not options[0].startswith("-"):
+        options[0] = f"folder={options[0]}"
+    return run_command(__doc__, ValidateConfig, options, lambda config: config, report)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
