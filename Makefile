@@ -10,7 +10,7 @@ unexport PYTHONDONTWRITEBYTECODE
 PYTEST := $(BIN)/python -m pytest
 PARALLEL := --numprocesses $(JOBS) --dist loadfile --no-loadscope-reorder
 
-.PHONY: help install compare track test test-full test-slurm test-gpu test-kernels test-browser durations bench lint docs clean
+.PHONY: help install compare track test test-full validate test-slurm test-gpu test-kernels test-browser durations bench lint docs clean
 
 help:
 	@echo "make compare      train all six families on a CPU, print the table, write the report"
@@ -22,6 +22,7 @@ help:
 	@echo "make test-kernels run the Triton kernels of mamba-ssm and flash-linear-attention in Triton's interpreter"
 	@echo "make test-browser open the report in Chromium, where it is installed"
 	@echo "make durations    run both and record how long each test takes; nothing else running"
+	@echo "make validate     validate the submissions that were added or changed since BASE=COMMIT"
 	@echo "make bench        measure what has a goal beside other libraries: half an hour, nothing else running"
 	@echo "make lint         ruff, mypy and the import contracts"
 	@echo "make docs         build the documentation into docs/_build/html; warnings are errors"
@@ -74,6 +75,11 @@ test-kernels: $(KERNELS)
 
 test-browser: $(INSTALLED)
 	@$(PYTEST) --tier all -m browser tests/analysis
+
+SUBMISSIONS = $$(git diff --name-only --diff-filter=d $(BASE) -- 'docs/submissions/*/*' | cut -d / -f 1-3 | sort -u)
+
+validate: $(INSTALLED)
+	@failed=0; for folder in $(SUBMISSIONS); do $(BIN)/archbench validate $$folder || failed=1; done; exit $$failed
 
 durations: $(INSTALLED)
 	@$(PYTEST) --tier all --record-durations $(PARALLEL)
