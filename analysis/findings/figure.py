@@ -1,42 +1,70 @@
-"""The figure of all claims: the scores of both models by seed, with a row for each claim."""
+"""The figure of all claims: the difference that each claims, with its interval, by verdict."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from statistics import fmean
+from typing import Any
 
 from matplotlib.figure import Figure
 
 from analysis.figures.style import PALETTE, REFERENCE_COLOUR
+from analysis.findings.claims import BETTER
 from analysis.findings.verdicts import CONFIRMED, REFUTED, UNDECIDED, Finding
 
-COLOURS = {CONFIRMED: PALETTE[0], REFUTED: PALETTE[1], UNDECIDED: REFERENCE_COLOUR}
-ROW = 0.62
-"""Inches of a row."""
+COLOURS = {CONFIRMED: PALETTE[2], REFUTED: PALETTE[3], UNDECIDED: REFERENCE_COLOUR}
+ROW, GAP = 0.075, 0.16
+"""Inches of a claim, and between two verdicts."""
+WIDTH, MARGIN = 5.2, 0.5
+"""Inches of the figure, which is readable on a phone, too, and of the axis below the claims."""
+LARGEST = 60
+"""End of the axis, in smallest differences of interest."""
 
 
 def findings_figure(findings: Sequence[Finding]) -> Figure | None:
-    """Return the figure of all claims with scores for both models; None without any.
+    """Return the figure of all claims with a difference; None without any.
 
-    Each row has a separate axis in the unit of its score. The upper points are the seeds of ``claim.model``,
-    the lower points those of ``claim.other``; bars are means.
+    Each claim is a line: its difference with its 95% interval, divided by the smallest difference of interest
+    of the claim, so that claims in different units are on one axis. The band is what is not of interest.
     """
-    with_scores = [candidate for candidate in findings if candidate.scores[0] and candidate.scores[1]]
-    if not with_scores:
+    groups = {verdict: _of_verdict(findings, verdict) for verdict in COLOURS}
+    height = sum(ROW * len(group) + GAP for group in groups.values() if group) + MARGIN
+    if not any(groups.values()):
         return None
-    figure = Figure(figsize=(9, ROW * len(with_scores) + 0.4), layout="constrained", facecolor="white")
-    for position, finding in enumerate(with_scores, start=1):
-        axes = figure.add_subplot(len(with_scores), 1, position)
-        for height, values, colour in zip(
-            (1, 0), finding.scores, (COLOURS[finding.verdict], REFERENCE_COLOUR), strict=True
-        ):
-            axes.plot(values, [height] * len(values), "o", color=colour, alpha=0.6, markersize=5)
-            axes.plot([fmean(values)], [height], "|", color=colour, markersize=16, markeredgewidth=2)
-        names = [", ".join(selection.values()) for selection in (finding.claim.model, finding.claim.other)]
-        axes.set_yticks([1, 0], names, fontsize=8)
-        axes.set_ylim(-0.6, 1.6)
-        axes.tick_params(axis="x", labelsize=7, pad=1)
-        axes.spines[["top", "right", "left"]].set_visible(False)
-        title = f"{finding.name.replace('_', ' ')}: {finding.verdict} ({finding.unit})"
-        axes.set_title(title, fontsize=8, loc="left", pad=2)
+    figure = Figure(figsize=(WIDTH, height), facecolor="white")
+    axes = figure.add_axes((0.25, MARGIN / height, 0.72, 1 - MARGIN / height))
+    axes.axvspan(-1, 1, color="#E8EBEE", zorder=0)
+    axes.axvline(0, color=REFERENCE_COLOUR, linewidth=0.8, zorder=1)
+    top, ticks = 0.0, {}
+    for verdict, group in groups.items():
+        for index, finding in enumerate(group):
+            _draw(axes, finding, top - ROW * index)
+        if group:
+            ticks[top - ROW * (len(group) - 1) / 2] = f"{len(group)} {verdict}"
+            top -= ROW * len(group) + GAP
+    axes.set_yticks([*ticks], [*ticks.values()], fontsize=10)
+    axes.tick_params(axis="y", length=0)
+    axes.set_ylim(top + GAP / 2, GAP / 2 + ROW / 2)
+    axes.set_xscale("symlog", linthresh=1, linscale=0.8)
+    axes.set_xlim(-LARGEST, LARGEST)
+    values = (-10, -1, 0, 1, 10)
+    axes.set_xticks(values, [f"{value:+d}" if value else "0" for value in values], fontsize=9)
+    axes.set_xlabel("← worse | difference / smallest of interest | better →", fontsize=9)
+    axes.spines[["top", "right", "left"]].set_visible(False)
     return figure
+
+
+def _of_verdict(findings: Sequence[Finding], verdict: str) -> list[Finding]:
+    """Return the claims of a verdict that have a difference, the largest first."""
+    group = [f for f in findings if f.verdict == verdict and not math.isnan(f.difference)]
+    return sorted(group, key=lambda finding: -finding.difference / finding.claim.effect)
+
+
+def _draw(axes: Any, finding: Finding, y: float) -> None:
+    """Draw a claim: a circle for *better*, a square for *equal*."""
+    ends = (finding.low, finding.difference, finding.high)
+    low, middle, high = (min(max(end / finding.claim.effect, -LARGEST), LARGEST) for end in ends)
+    colour = COLOURS[finding.verdict]
+    axes.plot([low, high], [y, y], color=colour, linewidth=1.2, alpha=0.6, zorder=2)
+    marker = "o" if finding.claim.relation == BETTER else "s"
+    axes.plot([middle], [y], marker, color=colour, markersize=3.5, zorder=3)

@@ -1,4 +1,4 @@
-"""The page of findings: one table of claims and verdicts. A CSV file has the measurement of each claim."""
+"""The page of findings: claims by verdict. A CSV file has the measurement of each claim."""
 
 from __future__ import annotations
 
@@ -8,50 +8,67 @@ from statistics import fmean
 
 import pandas as pd
 
+from analysis.findings.claims import BETTER
 from analysis.findings.verdicts import CONFIRMED, NOT_RUN, REFUTED, UNDECIDED, Finding
 from analysis.stats.verdicts.solve_counts import COUNT_TEST
+from experiments.runtime.console import plural
 
 PAGE = """\
 # Findings
 
 {counts}
 {figure}
-{rows}
+{sections}
+## Verdicts
 
-- *better* is confirmed if the 95% interval is above 0 and the difference is at least the smallest difference
-  of interest. It is refuted if the full interval is below that difference.
-- *equal* is confirmed if the interval is within the smallest difference of interest on both sides of 0. It is
-  refuted if the full interval is outside on one side.
-- Every other claim is *undecided*.
+Figure: circles are claims of *better*, squares of *equal*; the band is not of interest.
 
-[Tests](statistics.md) are over seeds and not corrected for the number of claims. S: difference and interval
-of solve rates. All models are small: at the sizes of the source a verdict may differ.
+- ↑, the first model is better: confirmed if the 95% interval is above 0 and the difference is at least the
+  smallest difference of interest; refuted if the full interval is below that difference.
+- =, the models are equal: confirmed if the interval is within the smallest difference of interest on both
+  sides of 0; refuted if the full interval is outside on one side.
 
-## Measurements
+[Tests](statistics.md) are over seeds and not corrected for the number of claims. All models are small: at the
+sizes of the source a verdict may differ.
 
-[findings.csv](findings/findings.csv) has for each claim both means, the difference with its interval, p,
-test, number of seeds, smallest difference of interest, source, and the commands that train its runs. The
-record of a claim (its link) was committed before the runs with test seeds. It has the setting, the outcome
-that would refute the claim, what was known before, and what is not shown.
-
-After the commands of a claim, `archbench findings claim=NAME --own-runs` decides it from the new runs.
-`archbench findings out=docs` writes this page.
+The record of a claim (its link) was committed before the runs with test seeds. It has the setting, the
+outcome that would refute the claim, what was known before, and what is not shown.
+[findings.csv](findings/findings.csv) has all measurements and the commands that train the runs; after them,
+`archbench findings claim=NAME --own-runs` decides a claim from the new runs. `archbench findings out=docs`
+writes this page.
 """
 ORDER = (CONFIRMED, REFUTED, UNDECIDED, NOT_RUN)
 
 
 def markdown(findings: Sequence[Finding], figure: str | None) -> str:
     """Return the page. ``figure`` is the path of the figure of all claims, relative to the page."""
-    counts = ", ".join(
-        f"{sum(finding.verdict == verdict for finding in findings)} {verdict}" for verdict in ORDER
+    by_verdict = {verdict: [f for f in in_order(findings) if f.verdict == verdict] for verdict in ORDER}
+    counts = ", ".join(f"{len(group)} {verdict}" for verdict, group in by_verdict.items())
+    image = (
+        "" if figure is None else f"\n![Difference of each claim with its interval, by verdict]({figure})\n"
     )
-    rows = ["| claim | relation | verdict | difference |", "|---|---|---|--:|"]
-    for finding in in_order(findings):
-        link = f"[{finding.claim.claim}](findings/{finding.name}.yaml)"
-        size = difference(finding) + " S" * (finding.test == COUNT_TEST)
-        rows.append(f"| {link} | {finding.claim.relation} | {finding.verdict} | {size} |")
-    image = "" if figure is None else f"\n![Scores of each claim by seed]({figure})\n"
-    return PAGE.format(counts=f"Of {len(findings)} claims: {counts}.", figure=image, rows="\n".join(rows))
+    sections = [
+        f"## {verdict.capitalize()}\n\n" + "\n".join(map(item, group)) + "\n"
+        for verdict, group in by_verdict.items()
+        if group
+    ]
+    return PAGE.format(
+        counts=f"Of {plural(len(findings), 'claim')} of the literature: {counts}.", figure=image,
+        sections="\n".join(sections),
+    )  # fmt: skip
+
+
+def item(finding: Finding) -> str:
+    """Return the line of a claim: what is claimed, and the difference in the unit of the score."""
+    arrow = "↑" if finding.claim.relation == BETTER else "="
+    line = f"- {arrow} [{finding.claim.claim}](findings/{finding.name}.yaml)"
+    size = difference(finding)
+    return line if size == "-" else f"{line} {size} {unit(finding)}"
+
+
+def unit(finding: Finding) -> str:
+    """Return the unit of the difference of a claim."""
+    return "of the solve rates" if finding.test == COUNT_TEST else finding.unit
 
 
 def in_order(findings: Sequence[Finding]) -> list[Finding]:
