@@ -20,7 +20,7 @@ help:
 	@echo "make test-slurm   run jobs on a SLURM started on this machine; needs root, see docs/how-to/slurm.md"
 	@echo "make test-gpu     run the tests that need a CUDA device, see docs/performance/gpu.md"
 	@echo "make test-kernels run the Triton kernels of mamba-ssm and flash-linear-attention in Triton's interpreter"
-	@echo "make test-browser open the report in Chromium, where it is installed"
+	@echo "make test-browser open the report and the board in Chromium, where it is installed"
 	@echo "make durations    run both and record how long each test takes; nothing else running"
 	@echo "make validate     validate the submissions that were added or changed since BASE=COMMIT"
 	@echo "make bench        measure what has a goal beside other libraries: half an hour, nothing else running"

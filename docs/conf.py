@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import sys
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 
 from config_reference import write_reference  # noqa: E402
+
+from analysis.board.pages import Board, Page, downloads, pages, read_board  # noqa: E402
+from analysis.files import write  # noqa: E402
 
 project = "archbench"
 author = "The archbench authors"
@@ -50,6 +56,40 @@ def escape_markup(app: object, what: str, name: str, obj: object, options: objec
         )
 
 
-def setup(app: object) -> None:
+CLAIM = re.compile(r'<a class="reference download internal" download="" href="[^"]*/(\w+)\.yaml">')
+"""Link to the record of a claim."""
+
+
+@functools.cache
+def results_board() -> tuple[Board, list[Page]]:
+    """Return the results board and its pages, of which the first is the board itself."""
+    board = read_board(HERE)
+    return board, pages(board, findings="../findings.html")
+
+
+def add_board(app: object, name: str, template: str, context: dict[str, Any], doctree: object) -> None:
+    """Replace the page of the board, and link claims to their pages instead of their records."""
+    if name == "board/index":
+        page = results_board()[1][0]
+        context["body"] = f"<h1>{page.title}</h1>\n{page.body}"
+    elif name == "findings":
+        context["body"] = CLAIM.sub(
+            r'<a class="reference internal" href="board/claims/\1.html">', context["body"]
+        )
+
+
+def board_pages(app: Any) -> Iterator[tuple[str, dict[str, str], str]]:
+    """Yield the other pages of the board, and write the files beside them."""
+    board, (_, *others) = results_board()
+    for name, content in downloads(board).items():
+        write(Path(app.outdir) / "board" / name, content)
+    for page in others:
+        yield f"board/{page.path}", {"title": page.title, "body": page.body}, "page.html"
+
+
+def setup(app: Any) -> None:
     write_reference(HERE / "reference" / "_generated")
-    app.connect("autodoc-process-docstring", escape_markup)  # type: ignore[attr-defined]
+    app.connect("autodoc-process-docstring", escape_markup)
+    app.connect("env-get-outdated", lambda *_: ["board/index", "findings"])  # they depend on stored frames
+    app.connect("html-page-context", add_board)
+    app.connect("html-collect-pages", board_pages)

@@ -6,13 +6,11 @@ comparable. The page draws the intervals itself, from positions in percent, so t
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
-import numpy as np
 import pandas as pd
-from matplotlib.ticker import MaxNLocator
 
+from analysis.figures.percent_axis import PercentAxis
 from analysis.figures.style import styles
 from analysis.stats.arms import TASK_SCALE, finished, ranked
 from analysis.stats.verdicts.verdict import BETTER, EQUIVALENT, WORSE
@@ -21,9 +19,6 @@ from analysis.tables.columns import COSTS, score_text, table_columns, verdict_te
 
 MOST_ROWS = 12
 """Models that a panel shows; the tables have all."""
-PADDING = 0.06
-"""Room at both ends of an axis, as a fraction of it."""
-TICKS = 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,31 +90,21 @@ def _panel(
 ) -> Panel:
     row, more = rows.iloc[0], max(0, len(rows) - MOST_ROWS)
     rows = rows.head(MOST_ROWS)
-    values = np.array([*rows[["score", "low", "high"]].astype(float).to_numpy().ravel()])
-    values = np.concatenate([values, *(seed_scores[str(arm)] for arm in rows["arm"])])
-    low, high = float(np.nanmin(values)), float(np.nanmax(values))
-    room = PADDING * (high - low or abs(high) or 1.0)
-    low, high = low - room, high + room
-
-    def percent(value: float) -> float:
-        return round(100 * (value - low) / (high - low), 2)
-
+    ends = rows[["score", "low", "high"]].astype(float).to_numpy().ravel()
+    axis = PercentAxis.around([*ends, *(score for arm in rows["arm"] for score in seed_scores[str(arm)])])
     bars = [
         Bar(
-            arm=str(row["arm"]), colour=colours[str(row["arm"])], middle=percent(row["score"]),
-            low=percent(row["low"]) if math.isfinite(row["low"]) else None,
-            high=percent(row["high"]) if math.isfinite(row["high"]) else None,
-            seeds=[percent(score) for score in seed_scores[str(row["arm"])]],
+            arm=str(row["arm"]), colour=colours[str(row["arm"])], middle=axis.position(row["score"]),
+            low=axis.percent(row["low"]), high=axis.percent(row["high"]),
+            seeds=[axis.position(score) for score in seed_scores[str(row["arm"])]],
             decided=row["arm"] == row["baseline"] or row["verdict"] in (BETTER, WORSE, EQUIVALENT),
             score=score_text(row), verdict=verdict_text(row),
             costs=[column.text(row) for column in COSTS],
         )
         for _, row in rows.iterrows()
     ]  # fmt: skip
-    ticks = [tick for tick in MaxNLocator(nbins=TICKS).tick_values(low, high) if low <= tick <= high]
     return Panel(
         title=title, metric=f"{str(row['metric']).replace('_', ' ')}, {row['direction']} is better",
         baseline=str(row["baseline"]), costs=[column.head for column in COSTS],
-        ticks=[(percent(tick), f"{tick:g}") for tick in ticks],
-        bars=bars, more=more, unranked=unranked,
+        ticks=axis.ticks(), bars=bars, more=more, unranked=unranked,
     )  # fmt: skip

@@ -1,0 +1,42 @@
+"""An axis whose positions are percent of its length: a page draws on it at every width."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from matplotlib.ticker import MaxNLocator
+
+PADDING = 0.06
+"""Room at both ends of an axis, as a fraction of the range of its values."""
+TICKS = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class PercentAxis:
+    """An axis from ``low`` to ``high``."""
+
+    low: float
+    high: float
+
+    @classmethod
+    def around(cls, values: Iterable[float]) -> PercentAxis:
+        """Return an axis with all finite values, with room at its ends."""
+        finite = [value for value in values if math.isfinite(value)]
+        low, high = min(finite), max(finite)
+        room = PADDING * (high - low or abs(high) or 1.0)
+        return cls(low=low - room, high=high + room)
+
+    def position(self, value: float) -> float:
+        """Return the position of a value."""
+        return round(100 * (value - self.low) / (self.high - self.low), 2)
+
+    def percent(self, value: float) -> float | None:
+        """Return the position of a value; None if it is not finite or beyond the axis."""
+        return self.position(value) if self.low <= value <= self.high else None
+
+    def ticks(self) -> list[tuple[float, str]]:
+        """Return position and label of each tick."""
+        values = MaxNLocator(nbins=TICKS).tick_values(self.low, self.high)
+        return [(self.position(value), f"{value:g}") for value in values if self.low <= value <= self.high]
