@@ -28,6 +28,7 @@ exclude_patterns = [
     "_build",
     "downstream",
     "reference/_generated",
+    "results/README.md",  # the dataset card
     "results/compare.md",  # included by results/main_comparison.md
     "results/published",
     "results/speed_decode.md",

@@ -25,7 +25,7 @@ SHORT = (
     "scale.targets.non_embedding=20000",
     "budget.tokens=2000",
 )
-DATA = ("*.yaml", "*.parquet", "*.cpp", "*.h", "*.j2", "*.css", "*.js", "py.typed")
+DATA = ("*.yaml", "*.yml", "*.parquet", "*.cpp", "*.h", "*.j2", "*.css", "*.js", "py.typed")
 """Files of packages that are no Python code."""
 
 

@@ -36,7 +36,7 @@ def printed(figure: go.Figure, kind: str) -> bytes:
         for handle, label in zip(*panel.get_legend_handles_labels(), strict=True):
             handles.setdefault(label, handle)
     if handles:
-        columns = min(len(handles), 3 * min(2, len(panels)))
+        columns = min(len(handles), 2 if len(panels) == 1 else 6)
         drawn.legend(
             handles.values(), handles.keys(), loc="outside upper center", ncols=columns, frameon=False
         )

@@ -59,7 +59,7 @@ def _sentence(rows: pd.DataFrame) -> str:
 
 def _shared(last: pd.DataFrame, part: str | None) -> list[str]:
     """Return how much of each lead at the largest budget ``study.explains`` has; empty without a lead."""
-    known = last[last["shared"].notna()]
+    known = last[last["shared"].notna() & (last["verdict"] != "undecided")]
     if known.empty:
         return []
     leads = [f"{_share(row)} of the lead of {row['model']}" for _, row in known.iterrows()]

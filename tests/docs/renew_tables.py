@@ -1,8 +1,8 @@
 """Renews the tables that pages quote, from the frames in docs/results: ``python -m tests.docs.renew_tables``.
 
-Run it after the frames or the form of tables have changed; ``make compare`` leaves the frame of the README in
-``runs/compare/analysis/results.parquet``, to be copied to ``docs/results/compare.parquet``. The tests of the
-pages compare them with the same functions.
+Run it after the frames or the form of tables have changed. ``archbench compare study=NAME`` writes the frame
+of a study, ``runs/NAME/analysis/results.parquet``, to be copied to ``docs/results/NAME.parquet``. The tests
+of the pages compare them with the same functions.
 """
 
 from __future__ import annotations
@@ -13,20 +13,27 @@ from pathlib import Path
 
 import pandas as pd
 
+from analysis import dataset
 from analysis.compare import VERDICTS_DPI, read_probes, stored_frame
 from analysis.figures.bridge import bridge_figure
 from analysis.figures.capacity import capacity_figures
+from analysis.figures.compute import score_over_compute
 from analysis.figures.files import figure_bytes
+from analysis.figures.matplotlib_export import printed
 from analysis.figures.verdicts import verdict_figure
 from analysis.files import csv_text
+from analysis.stats.arms import study_setting
 from analysis.stats.bridge import bridge
 from analysis.stats.capacity import capacity_grids, rungs
 from analysis.stats.comparisons import comparisons
+from analysis.stats.compute_multipliers import compute_multipliers
 from analysis.stats.extra_tests import TRAINED, further_grid, further_scores
 from analysis.stats.text_slices import slice_table
 from analysis.tables import markdown
 from analysis.tables.bridge import bridge_markdown
-from analysis.tables.text import render_markdown, render_scores, render_tables
+from analysis.tables.compute import compute_grids, over_compute
+from analysis.tables.format import budget, multiplier
+from analysis.tables.text import render_markdown, render_scores
 from tests import ROOT
 from tests.docs.canon_tables import canon_block, canon_figure
 
@@ -44,14 +51,24 @@ def frame(name: str) -> pd.DataFrame:
 
 
 def readme_block() -> str:
-    """Return the sentence and the table of exact likelihoods of text, as the terminal shows them."""
-    lines = render_tables(frame("compare")).splitlines()
-    sentence = next(i for i, line in enumerate(lines) if line.startswith("text, nano, exact likelihoods: "))
-    length = next(i for i, line in enumerate(lines[sentence + 1 :], 1) if not line.startswith("  "))
-    table = next(i for i, line in enumerate(lines) if line.startswith("text, nano: "))
-    others = next(i for i, line in enumerate(lines) if i > table and line.startswith(" bound"))
-    shown = [line for line in lines[table:others] if line]
-    return "\n".join(["```", *lines[sentence : sentence + length], "", *shown, "```", ""])
+    """Return score and compute multiplier of each model at each budget of text, the best first."""
+    multipliers = compute_multipliers(frame("laptop"))
+    budgets = sorted(multipliers["flops"].map(budget).unique(), key=float)
+    scores: dict[str, dict[str, str]] = {}
+    for _, row in multipliers.sort_values("score").iterrows():
+        text = multiplier(row["multiplier"], row["bound"], row["low"], row["high"])
+        scores.setdefault(str(row["model"]), {})[budget(row["flops"])] = f"{row['score']:.3f}: {text}"
+        scores.setdefault(str(row["baseline"]), {})[budget(row["flops"])] = f"{row['baseline_score']:.3f}"
+    rows = [[model, *(cells[flops] for flops in budgets)] for model, cells in scores.items()]
+    rows.sort(key=lambda row: row[-1])
+    return "\n".join([*markdown.table(["model", *(f"{flops} FLOPs" for flops in budgets)], rows), ""])
+
+
+def laptop_block() -> str:
+    """Return the sentences and the table of text over compute."""
+    laptop = frame("laptop")
+    [grid] = compute_grids(compute_multipliers(laptop), study_setting(laptop, "explains"))
+    return "\n".join([*over_compute(laptop), "", *markdown.table(grid.head, grid.rows), "", grid.note, ""])
 
 
 def page_block(name: str, level: int) -> str:
@@ -96,6 +113,7 @@ def blocks() -> dict[Path, str]:
     pages[RESULTS / "bridge.md"] = bridge_markdown(bridge_table())
     pages[RESULTS / "state_space.md"] = length_block()
     pages[RESULTS / "capacity.md"] = capacity_block()
+    pages[RESULTS / "main_comparison.md"] = laptop_block()
     pages[CANON] = canon_block(frame("canon"))
     return {ROOT / "README.md": readme_block(), **pages}
 
@@ -123,7 +141,13 @@ def main() -> None:
         (RESULTS / f"compare.{kind}").write_bytes(figure_bytes(verdicts, kind, VERDICTS_DPI))
     (RESULTS / "compare.md").write_text(render_scores(frame("compare")))
     (RESULTS / "compare_pairs.csv").write_text(csv_text(comparisons(frame("compare"))))
-    (RESULTS / "compare_slices.csv").write_text(csv_text(slice_table(frame("compare"))))
+    over = score_over_compute(frame("laptop"))
+    assert over is not None
+    for kind in ("svg", "png"):
+        (RESULTS / f"laptop.{kind}").write_bytes(printed(over, kind))
+    (RESULTS / "laptop.csv").write_text(csv_text(compute_multipliers(frame("laptop"))))
+    (RESULTS / "laptop_slices.csv").write_text(csv_text(slice_table(frame("laptop"))))
+    dataset.publish(dataset.read_dataset(dataset.DatasetConfig(folder=str(RESULTS))))
 
 
 if __name__ == "__main__":

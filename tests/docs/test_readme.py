@@ -171,6 +171,11 @@ def test_the_excerpt_is_of_what_was_printed() -> None:
     assert renew_tables.quoted(ROOT / "README.md") == renew_tables.readme_block(), remedy
 
 
+def test_the_readme_has_the_number_of_decided_claims() -> None:
+    claims = (ROOT / "docs" / "findings.md").read_text().splitlines()[2]
+    assert re.findall(r"\d+", claims)[:4] == re.findall(r"\d+", README.partition("Of ")[2])[:4]
+
+
 def test_links_of_the_readme_lead_somewhere() -> None:
     links = re.findall(r"\]\(([^)#]+)", README)
     assert len(links) > 20

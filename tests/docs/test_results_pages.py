@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
+
 import pandas as pd
 import pytest
 
+from analysis import dataset
 from analysis.scaling.tables import fit
 from tests import ROOT
 from tests.docs import renew_tables
@@ -27,6 +30,23 @@ def test_the_main_comparison_is_that_of_its_frame() -> None:
     found = renew_tables.comparisons(frame)
     assert kept["verdict"].tolist() == found["verdict"].tolist()
     assert kept["difference"].to_numpy() == pytest.approx(found["difference"].to_numpy())
+
+
+def test_text_over_compute_is_that_of_its_frame() -> None:
+    frame = renew_tables.frame("laptop")
+    assert len(frame) == 45
+    assert (frame["status"] == "complete").all()
+    assert renew_tables.quoted(RESULTS / "main_comparison.md") == renew_tables.laptop_block()
+    kept = pd.read_csv(RESULTS / "laptop.csv")
+    found = renew_tables.compute_multipliers(frame)
+    assert kept["multiplier"].to_numpy() == pytest.approx(found["multiplier"].to_numpy(), nan_ok=True)
+
+
+def test_the_dataset_describes_the_frames() -> None:
+    described = dataset.read_dataset(dataset.DatasetConfig(folder=str(RESULTS)))
+    kept = json.loads((RESULTS / "croissant.json").read_text())
+    assert kept == dataset.croissant(described.frames), "run python -m tests.docs.renew_tables"
+    assert (RESULTS / "README.md").read_text() == dataset.card(described.frames)
 
 
 def test_the_tables_of_canon_layers_are_those_of_the_frame() -> None:
