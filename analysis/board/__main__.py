@@ -1,6 +1,6 @@
 """Write the results board: the scores of all tracks, studies and submissions as pages without a server.
 
-    archbench board [out=board]
+    archbench export board [out=board]
 
 Reads the frames in docs/results/ and docs/submissions/, those of tracks, and the claims in docs/findings/.
 ``make docs`` writes the same pages into the documentation.

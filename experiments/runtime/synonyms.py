@@ -84,7 +84,7 @@ _OPTIONS = {
         "compare": "results table analyze analyse analysis report html figures verdicts task_grid",
         "rates": "grid_search tune",
         "findings": "claims published ledger",
-        "board": "leaderboard site scoreboard",
+        "export board": "board leaderboard site scoreboard",
         "doctor": "env environment diagnose info",
         # keys of commands
         "study": "name study_name experiment",
