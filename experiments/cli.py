@@ -66,7 +66,7 @@ COMMANDS = {
         "export dataset": ("analysis.dataset", "describe a folder of results frames as a dataset"),
         "submit": ("analysis.submission.submit", "write the submission of a model to a study"),
         "validate": ("analysis.submission.validate", "check a submission; train one of its runs again"),
-        "export board": ("analysis.board", "write the results board: pages of all scores, to filter and sort"),
+        "export board": ("analysis.board", "write the results board: all scores, to filter and sort"),
     },
     "Weights & Biases": {
         "wandb sync": ("analysis.weights_and_biases.sync", "upload the runs of a study to Weights & Biases"),
