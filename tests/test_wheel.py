@@ -84,7 +84,8 @@ def test_commands_run_in_a_folder_with_files_named_like_packages(archbench: Path
     assert len(list(tmp_path.glob("runs/two/*/s0/result.json"))) == 2
     run("compare", "study=two")
     assert (tmp_path / "runs" / "two" / "analysis" / "results.parquet").exists()
-    assert "decoder-text-nano" in run("track", "laptop", "workloads=text", "backbones=decoder", "--dry-run")
+    shown = run("track", "laptop", "workloads=infilling", "backbones=decoder", "--dry-run")
+    assert "decoder-infilling-nano" in shown
     stored = run("track", "cpu", "workloads=parity", "backbones=decoder", "--dry-run")
     assert "5 of 5 runs are done" in stored, stored
     assert CONF not in (tmp_path, *tmp_path.parents)

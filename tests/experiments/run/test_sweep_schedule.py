@@ -77,10 +77,10 @@ def test_processes_end_together(cores: int) -> None:
         assert makespan(ordered, cores) <= 1.1 * bound
 
 
-@pytest.mark.parametrize(("cores", "most"), [(2, 1.02), (4, 1.05), (8, 1.1), (16, 1.2), (32, 1.05)])
+@pytest.mark.parametrize(("cores", "most"), [(2, 1.02), (4, 1.02), (8, 1.05), (16, 1.02), (32, 1.02)])
 def test_the_main_job_is_near_the_least_time_with_what_is_known_before_it(cores: int, most: float) -> None:
-    """Ordered by FLOPs, simulated with the seconds that its runs took."""
-    runs = pd.read_parquet(CONF.parent / "docs" / "results" / "compare.parquet")
+    """Its text, ordered by FLOPs, simulated with the seconds that the runs took."""
+    runs = pd.read_parquet(CONF.parent / "docs" / "results" / "laptop.parquet")
     seconds = list(runs["training_seconds"])
     order = schedule(*[RunCost(flops=each) for each in runs["training_flops"]]).order
     bound = max(max(seconds), sum(seconds) / cores)
