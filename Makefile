@@ -10,23 +10,27 @@ unexport PYTHONDONTWRITEBYTECODE
 PYTEST := $(BIN)/python -m pytest
 PARALLEL := --numprocesses $(JOBS) --dist loadfile --no-loadscope-reorder
 
-.PHONY: help install compare track test test-full validate test-slurm test-gpu test-kernels test-browser durations bench lint docs clean
+.PHONY: help install compare track test test-full validate test-slurm test-gpu test-kernels test-browser test-dependencies durations bench lint docs clean version release release-check
 
 help:
-	@echo "make compare      train all families on a CPU, print the answer and the tables, write the report"
-	@echo "make track        run a track: TRACK=cpu, and WORDS=workloads=parity for a part of it (docs/tracks/)"
-	@echo "make test         run the fast tests: a choice of the cases of every test"
-	@echo "make test-full    run all the other cases; SHARD=2/4 runs the second of four parts"
-	@echo "make test-slurm   run jobs on a SLURM started on this machine; needs root, see docs/how-to/slurm.md"
-	@echo "make test-gpu     run the tests that need a CUDA device, see docs/performance/gpu.md"
-	@echo "make test-kernels run the Triton kernels of mamba-ssm and flash-linear-attention in Triton's interpreter"
-	@echo "make test-browser open the report and the board in Chromium, where it is installed"
-	@echo "make durations    run both and record how long each test takes; nothing else running"
-	@echo "make validate     validate the submissions that were added or changed since BASE=COMMIT"
-	@echo "make bench        measure what has a goal beside other libraries: half an hour, nothing else running"
-	@echo "make lint         ruff, mypy and the import contracts"
-	@echo "make docs         build the documentation into docs/_build/html; warnings are errors"
-	@echo "make clean        remove .venv and caches; runs and prepared data stay"
+	@echo "make compare           train all families on a CPU, print the answer and the tables, write the report"
+	@echo "make track             run a track: TRACK=cpu, and WORDS=workloads=parity for a part of it (docs/tracks/)"
+	@echo "make test              run the fast tests: a choice of the cases of every test"
+	@echo "make test-full         run all the other cases; SHARD=2/4 runs the second of four parts"
+	@echo "make test-slurm        run jobs on a SLURM started on this machine; needs root, see docs/how-to/slurm.md"
+	@echo "make test-gpu          run the tests that need a CUDA device, see docs/performance/gpu.md"
+	@echo "make test-kernels      run the Triton kernels of mamba-ssm and flash-linear-attention in Triton's interpreter"
+	@echo "make test-browser      open the report and the board in Chromium, where it is installed"
+	@echo "make test-dependencies test the wheel with RESOLUTION=lowest-direct or highest, and VERSION=3.13 of Python"
+	@echo "make durations         run both and record how long each test takes; nothing else running"
+	@echo "make validate          validate the submissions that were added or changed since BASE=COMMIT"
+	@echo "make bench             measure what has a goal beside other libraries: half an hour, nothing else running"
+	@echo "make lint              ruff, mypy and the import contracts"
+	@echo "make docs              build the documentation into docs/_build/html; warnings are errors"
+	@echo "make version           write VERSION=1.0.0 into the project files"
+	@echo "make release-check     check that the committed version can be released, and build it into dist/"
+	@echo "make release           the same, then tag the commit"
+	@echo "make clean             remove .venv and caches; runs and prepared data stay"
 
 install: $(INSTALLED)
 
@@ -78,6 +82,13 @@ test-kernels: $(KERNELS)
 test-browser: $(INSTALLED)
 	@$(PYTEST) --tier all -m browser tests/analysis
 
+RESOLUTION ?= lowest-direct
+
+# It installs PyTorch for CUDA; UV_TORCH_BACKEND=cpu selects another one.
+test-dependencies: $(INSTALLED)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
+	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m tests.dependencies --resolution $(RESOLUTION) $(if $(VERSION),--python $(VERSION))
+
 SUBMISSIONS = $$(git diff --name-only --diff-filter=d $(BASE) -- 'docs/submissions/*/*' | cut -d / -f 1-3 | sort -u)
 
 validate: $(INSTALLED)
@@ -100,5 +111,16 @@ docs: $(INSTALLED)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,docs]'
 	@$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
 
+version: $(INSTALLED)
+	@$(BIN)/python -m tests.release --version $(VERSION)
+	@$(MAKE) --no-print-directory install
+	@$(BIN)/archbench export dataset
+
+release-check: $(INSTALLED)
+	@$(BIN)/python -m tests.release
+
+release: $(INSTALLED)
+	@$(BIN)/python -m tests.release --tag
+
 clean:
-	rm -rf .venv .pytest_cache .ruff_cache .mypy_cache *.egg-info
+	rm -rf .venv .pytest_cache .ruff_cache .mypy_cache *.egg-info dist

@@ -29,14 +29,23 @@ def test_every_package_says_that_it_is_typed() -> None:
         assert "py.typed" in data[package]
 
 
-def test_the_changelog_has_one_section_until_the_first_release() -> None:
+def test_the_changelog_has_a_section_for_each_release() -> None:
     text = (ROOT / "CHANGELOG.md").read_text()
-    assert re.findall(r"^## (.*)$", text, flags=re.MULTILINE) == ["[Unreleased]"]
+    first, *others = re.findall(r"^## (.*)$", text, flags=re.MULTILINE)
+    assert first == "[Unreleased]"
+    assert all(re.fullmatch(r"\[\d+\.\d+\.\d+(rc\d+)?\] - \d{4}-\d\d-\d\d", section) for section in others)
+    if ".dev" not in PROJECT["version"]:
+        assert others[0].startswith(f"[{PROJECT['version']}]")
 
 
 def test_workflows_hooks_and_templates_are_yaml() -> None:
     files = [ROOT / ".pre-commit-config.yaml", *(ROOT / ".github").rglob("*.yml")]
-    assert len(files) >= 4
+    assert len(files) >= 8
     for file in files:
         assert yaml.safe_load(file.read_text()), file
-    assert ".ci/run" in (ROOT / ".github/workflows/ci.yml").read_text()
+    workflows = {path.stem: path.read_text() for path in (ROOT / ".github/workflows").iterdir()}
+    makefile = (ROOT / "Makefile").read_text()
+    assert ".ci/run" in workflows["ci"]
+    for text in workflows.values():
+        for target in re.findall(r"make ([\w-]+)", text):
+            assert f"\n{target}: " in makefile
