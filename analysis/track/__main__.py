@@ -2,7 +2,7 @@
 
     archbench track cpu [workloads=text,parity] [backbones=decoder] [runs=runs] [--dry-run]
     archbench track cpu workloads=parity backbones=decoder,mamba --own-runs
-    archbench track cpu add=my_backbone
+    archbench track cpu add=./my_mixer.py:MyMixer
 
 Each workload is a part: its learning rates are swept on the tuning seeds, with equally many trials for every
 model (with study.protocol=1.0, until each best rate is bracketed), and chosen on validation; then the test
@@ -37,6 +37,7 @@ from analysis.track.rules import Track, read_track
 from analysis.track.runs import listed, missing, show_plan, sweep, train
 from analysis.track.tuning import write_rates
 from experiments.config import CONF
+from experiments.config.backbone_file import class_paths
 from experiments.config.options import run_command
 
 DOCS = CONF.parent / "docs" / "tracks"
@@ -57,7 +58,7 @@ class TrackConfig:
     seeds: str = ""
     """Test seeds; empty for all."""
     add: str = ""
-    """A backbone that the track does not have: only its runs are trained."""
+    """A backbone that the track does not have, such as ./my_mixer.py:MyMixer: only its runs are trained."""
     runs: str = "runs"
     """The folder of all studies."""
     out: str = ""
@@ -128,7 +129,7 @@ def prepare(config: TrackConfig) -> Part:
     return Part(
         track=track,
         workloads=workloads or [workload.name for workload in track.workloads],
-        backbones=_names(config.add) or _names(config.backbones) or track.backbones,
+        backbones=_names(class_paths(config.add or config.backbones)) or track.backbones,
         tuning_overrides=tuning,
         test_overrides=test,
         runs=Path(config.runs),

@@ -9,7 +9,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from analysis.track.__main__ import main
+from analysis.track.__main__ import TrackConfig, main, prepare
+from experiments.runtime.errors import ConfigError
 from tests.experiments.test_toy_backbone import PYTHON, YAML
 
 STUDY = """# @package _global_
@@ -146,3 +147,13 @@ def test_a_track_has_to_be_named(capsys: pytest.CaptureFixture[str]) -> None:
 def test_what_is_not_there_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["cpu", "workloads=parrity"]) == 2
     assert "did you mean 'parity'" in capsys.readouterr().err
+
+
+def test_a_model_is_added_by_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "my_toy.py").write_text(PYTHON)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    part = prepare(TrackConfig(track="cpu", add="./my_toy.py:Toy"))
+    assert part.backbones == ["my_toy.Toy"]
+    with pytest.raises(ConfigError, match="no class 'Tou'"):
+        prepare(TrackConfig(track="cpu", add="./my_toy.py:Tou"))
