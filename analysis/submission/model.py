@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from architectures.backbone import Backbone
+from architectures.causality import add_noise, first_leak
 from experiments.config.structured import PROJECT
 from experiments.evaluation.measure import EVALUATION_SEED, first_examples, measure
 from experiments.objectives.objective import Objective, View
@@ -23,10 +24,8 @@ from experiments.runtime.device import inference
 from experiments.tasks.metrics import GENERATED, SAMPLE, WHOLE, Metric
 from experiments.tasks.task import Task
 
-TOLERANCE = 1e-3
-"""Largest difference of logits by rounding, relative to the largest logit."""
 SEQUENCES = 16
-"""Sequences of which later tokens are changed, each from another position on."""
+"""Sequences of the test split that the checks run the model on."""
 CPU = torch.device("cpu")
 
 
@@ -72,10 +71,7 @@ def model_problems(settings: Settings, run_plan: Plan, model: Backbone | None = 
     """
     if model is None:
         model = new_model(settings, run_plan)
-        generator = torch.Generator().manual_seed(settings.seed)
-        with torch.no_grad():
-            for parameter in model.parameters():
-                parameter.add_(0.1 * torch.randn(parameter.shape, generator=generator))
+        add_noise(model, seed=settings.seed)
     counted = sum({p.data_ptr(): p.numel() for p in model.parameters()}.values())
     if counted != (stated := model.parameters_by_part().total):
         yield f"the model has {counted:,} parameters, and states {stated:,}"
@@ -84,7 +80,7 @@ def model_problems(settings: Settings, run_plan: Plan, model: Backbone | None = 
         return
     with inference(model, CPU, settings.device.precision):
         yield from flop_problems(settings, model, view)
-        if model.capabilities.causal and reads_later_tokens(model, run_plan.objective, view):
+        if model.capabilities.causal and leaks(model, run_plan.objective, view):
             yield "the logits of a position change with later tokens, or with other sequences of the batch"
 
 
@@ -110,24 +106,11 @@ def evaluated_view(objective: Objective) -> View:
     return objective.answer_view(objective.task.batch("test", EVALUATION_SEED, 0, count))
 
 
-def reads_later_tokens(model: Backbone, objective: Objective, view: View) -> bool:
-    """Return True if logits depend on tokens after their position, or on another sequence.
+def leaks(model: Backbone, objective: Objective, view: View) -> bool:
+    """Return True if the logits of the objective depend on later tokens or on another sequence."""
 
-    Each sequence is changed after another position, so that a model that looks ahead only within a chunk is
-    found, too. The first sequence is changed after its first position, the last one in its last token.
-    """
-    length = view.tokens_BT.shape[1]
-    last_B = torch.linspace(0, length - 2, len(view.tokens_BT)).long()
-    is_later_BT = torch.arange(length) > last_B[:, None]
-    changed_BT = torch.where(is_later_BT, (view.tokens_BT + 1) % model.vocab_size, view.tokens_BT)
-    logits_BTV, changed_BTV = (
-        _logits(model, objective, replace(view, tokens_BT=tokens_BT))
-        for tokens_BT in (view.tokens_BT, changed_BT)
-    )
-    difference_BT = (changed_BTV - logits_BTV).abs().amax(-1)
-    return bool((difference_BT[~is_later_BT] > TOLERANCE * logits_BTV.abs().max()).any())
+    def logits_of(tokens_BT: Tensor) -> Tensor:
+        changed = replace(view, tokens_BT=tokens_BT)
+        return objective.logits(changed.run(model), changed)
 
-
-def _logits(model: Backbone, objective: Objective, view: View) -> Tensor:
-    """Return the logits of the objective, with those of tokens that it excludes set to zero."""
-    return objective.logits(view.run(model), view).nan_to_num(neginf=0.0)
+    return first_leak(logits_of, view.tokens_BT, model.vocab_size) is not None

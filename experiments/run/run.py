@@ -8,14 +8,14 @@ from functools import partial
 import torch
 
 from architectures.backbone import Backbone
-from architectures.causality import first_leak
+from architectures.causality import NOISE, add_noise, first_leak
 from experiments.config.structured import PROJECT, is_own
 from experiments.evaluation.measure import divergence
 from experiments.run.model_files import ModelSpec, load_folder_state
 from experiments.run.plan import Plan, check_run, plan
 from experiments.run.session import RunSession, open_run
 from experiments.run.settings import Settings
-from experiments.runtime.device import torch_device
+from experiments.runtime.device import inference, torch_device
 from experiments.runtime.errors import ConfigError, DivergedError, OutOfMemoryError, is_out_of_memory
 from experiments.runtime.memory import reset_peak_memory
 from experiments.runtime.seeds import initialization_seed
@@ -23,6 +23,9 @@ from experiments.training.parallel import collectives
 from experiments.training.parallel.device_mesh import ParallelDims
 from experiments.training.parallel.strategy import Strategy
 from experiments.training.trainer import Trainer
+
+CHECKED_SEQUENCES = 8
+"""Sequences of the check that a model does not read later tokens."""
 
 
 def run(settings: Settings) -> None:
@@ -39,6 +42,7 @@ def run(settings: Settings) -> None:
         run_plan = collectives.rank_zero_first(lambda: plan(settings))
         check_run(settings, run_plan.matched.config, run_plan.cost, run_plan.sizes.vocab_size)
         try:
+            collectives.run_on_rank_zero(lambda: check_causality(settings, run_plan))
             reset_peak_memory()
             built = build(settings, run_plan, session.dims)
         except (RuntimeError, MemoryError) as error:
@@ -132,7 +136,6 @@ def build_model(settings: Settings, run_plan: Plan) -> Backbone:
     """Return the whole model with its initial weights, on its device."""
     model = new_model(settings, run_plan)
     load_initial(settings, model)
-    check_own_code(model, run_plan.task.sequence_length)
     return model.to(torch_device(settings.device.name))
 
 
@@ -150,21 +153,47 @@ def new_model(settings: Settings, run_plan: Plan, *, meta: bool = False) -> Back
     return model
 
 
-def check_own_code(model: Backbone, length: int) -> None:
+def check_causality(settings: Settings, run_plan: Plan) -> None:
     """Check that a causal model with layers of the user's code does not read later tokens.
+
+    It is a copy of the model, examined as initialised and with noise, which shows leaks of layers whose
+    initial output is zero. The copy is whole: a model divided among several GPUs may not fit on one, and is
+    then not checked.
 
     Raises:
         ConfigError: it does, so that its scores would be wrong.
     """
-    packages = {type(module).__module__.partition(".")[0] for module in model.modules()}
-    if not model.capabilities.causal or not any(is_own(name) for name in packages - set(PROJECT)):
+    empty = new_model(settings, run_plan, meta=True)
+    packages = {type(module).__module__.partition(".")[0] for module in empty.modules()}
+    if not empty.capabilities.causal or not any(is_own(name) for name in packages - set(PROJECT)):
         return
-    position = first_leak(model, length)
+    try:
+        position = initial_leak(settings, run_plan)
+    except (RuntimeError, MemoryError) as error:
+        if collectives.world_size() > 1 and is_out_of_memory(error):
+            return
+        raise
     if position is not None:
         raise ConfigError(
-            f"{type(model).__name__}: the output at position {position} depends on later tokens, but "
-            "capabilities.causal=True: mask what is later, or declare bidirectional=True"
+            f"{type(empty).__name__}: the logits at position {position} change with later tokens or with "
+            "other sequences of the batch, but capabilities.causal=True: mask later tokens and other "
+            "sequences, or declare bidirectional=True"
         )
+
+
+def initial_leak(settings: Settings, run_plan: Plan) -> int | None:
+    """Return ``first_leak`` of the initial model on its device and in its precision, for random tokens."""
+    device = torch_device(settings.device.name)
+    model = new_model(settings, run_plan).to(device)
+    shape = (CHECKED_SEQUENCES, run_plan.task.sequence_length)
+    tokens_BT = torch.randint(model.vocab_size, shape, generator=torch.Generator().manual_seed(0)).to(device)
+    with inference(model, device, settings.device.precision):
+        for std in (0.0, NOISE):
+            add_noise(model, std)
+            leak = first_leak(lambda tokens_BT: model(tokens_BT).logits_BTV, tokens_BT, model.vocab_size)
+            if leak is not None:
+                return leak
+    return None
 
 
 def load_initial(settings: Settings, model: Backbone) -> None:

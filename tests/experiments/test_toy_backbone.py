@@ -150,7 +150,7 @@ def test_one_that_reads_later_tokens_is_not_trained(toy: Path) -> None:
     choice = ("--config-dir", str(toy / "conf"), *words(toy), "task=recall", *commands.RECALL)
     ended = commands.run("train", *choice, PYTHONPATH=str(toy))
     assert ended.returncode == 2
-    assert "Toy: the output at position 0 depends on later tokens" in ended.stderr
+    assert "Toy: the logits at position 0 change with later tokens" in ended.stderr
 
 
 def test_an_error_in_its_code_has_file_and_line(toy: Path) -> None:
