@@ -11,6 +11,7 @@ import re
 import site
 import sys
 import sysconfig
+import traceback
 import typing
 from pathlib import Path
 from types import UnionType
@@ -204,6 +205,15 @@ def is_own(top: str) -> bool:
     return not any(Path(file).resolve().is_relative_to(folder) for file in files for folder in installed)
 
 
+def user_code_location(error: Exception) -> str:
+    """Return file and line of the user's code that an error came from, in brackets; empty for our code."""
+    for frame, line in reversed(list(traceback.walk_tb(error.__traceback__))):
+        package = str(frame.f_globals["__name__"]).partition(".")[0]
+        if package not in PROJECT and is_own(package):
+            return f" ({frame.f_code.co_filename}, line {line})"
+    return ""
+
+
 def load_class(target: str, base: type[T], key: str) -> type[T]:
     """Return the class at a dotted path, which must derive from ``base``. No function is called.
 
@@ -220,19 +230,25 @@ def load_class(target: str, base: type[T], key: str) -> type[T]:
             "Python or to an installed package, which are not imported"
         )
     try:
-        cls = getattr(importlib.import_module(module), name)
+        loaded = importlib.import_module(module)
     except ModuleNotFoundError as error:
-        if error.name and not module.startswith(error.name):
+        if error.name and not f"{module}.".startswith(f"{error.name}."):
             raise ConfigError(
                 f"{key}._target_={target}: {module} imports {error.name}, which is not installed"
             ) from None
         raise ConfigError(f"{key}._target_={target}: no module {module!r}; is it on PYTHONPATH?") from None
-    except AttributeError:
-        members = vars(sys.modules[module]).items()
-        names = [n for n, member in members if isinstance(member, type) and issubclass(member, base)]
+    except Exception as error:
+        if top in PROJECT:
+            raise
         raise ConfigError(
-            f"{key}._target_={target}: no class {name!r} in {module!r}{nearest(name, names)}"
-        ) from None
+            f"{key}._target_={target}: {module} cannot be imported: {type(error).__name__}: {error}"
+            f"{user_code_location(error)}"
+        ) from error
+    cls = getattr(loaded, name, None)
+    if cls is None:
+        members = vars(loaded).items()
+        names = [n for n, member in members if isinstance(member, type) and issubclass(member, base)]
+        raise ConfigError(f"{key}._target_={target}: no class {name!r} in {module!r}{nearest(name, names)}")
     if not (isinstance(cls, type) and issubclass(cls, base)):
         raise ConfigError(f"{key}._target_={target} is not a {base.__name__}")
     return cls

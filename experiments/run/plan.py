@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import traceback
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -11,7 +10,7 @@ from typing import Any
 import torch
 
 from architectures.backbone import BackboneConfig
-from experiments.config.structured import PROJECT, is_own
+from experiments.config.structured import user_code_location
 from experiments.objectives.objective import Objective
 from experiments.run.settings import Settings
 from experiments.run.size_solver import Matched, Sizes, match, training_flops_per_token
@@ -105,17 +104,8 @@ def plan(settings: Settings) -> Plan:
             raise
         raise ConfigError(
             f"backbone={names.backbone}, objective={names.objective}, task={names.task}: {error}"
-            f"{own_line(error)}"
+            f"{user_code_location(error)}"
         ) from error
-
-
-def own_line(error: ValueError) -> str:
-    """Return file and line of the user's code that an error came from, in brackets; empty for our code."""
-    for frame, line in reversed(list(traceback.walk_tb(error.__traceback__))):
-        package = str(frame.f_globals["__name__"]).partition(".")[0]
-        if package not in PROJECT and is_own(package):
-            return f" ({frame.f_code.co_filename}, line {line})"
-    return ""
 
 
 def model_sizes(

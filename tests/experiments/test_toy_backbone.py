@@ -234,6 +234,37 @@ def test_a_file_that_imports_what_is_not_installed_is_explained(
         commands.settings("backbone=lacking.Toy")
 
 
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("math.cosine", "AttributeError: module 'math' has no attribute 'cosine'"),
+        ("cosine", "NameError: name 'cosine' is not defined"),
+        ("from math import cosine", "ImportError: cannot import name 'cosine' from 'math'"),
+    ],
+)
+def test_an_error_in_the_import_of_its_file_has_file_and_line(
+    line: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "broken_import", raising=False)
+    (tmp_path / "broken_import.py").write_text(f"import math\n\n{line}\n\n\nclass Toy: ...\n")
+    with pytest.raises(ConfigError) as raised:
+        commands.settings("backbone=broken_import.Toy")
+    assert str(raised.value).startswith(
+        f"backbone._target_=broken_import.Toy: broken_import cannot be imported: {message}"
+    )
+    assert str(raised.value).endswith(f" ({tmp_path}/broken_import.py, line 3)")
+
+
+def test_a_module_whose_name_begins_like_a_missing_one_exists(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "lacking_more.py").write_text("import lacking_mo\n")
+    with pytest.raises(ConfigError, match="lacking_more imports lacking_mo, which is not installed"):
+        commands.settings("backbone=lacking_more.Toy")
+
+
 def test_a_file_and_a_dotted_path_are_one_backbone(toy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(toy)
     monkeypatch.delitem(sys.modules, "my_toy", raising=False)  # that of another test
