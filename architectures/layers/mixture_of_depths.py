@@ -27,22 +27,11 @@ from architectures.backbone import Flops, init_normal, linear_flops
 from architectures.kernels.cpu.decode.dispatch import DecodeSpec, Step, UnsupportedError
 from architectures.layers.block import Auxiliary, Block
 from architectures.layers.context import Context, restart
+from architectures.layers.precise_linear import PreciseLinear
 
 PREDICTOR_COEFFICIENT = 0.01
 """Weight of the loss of the predictor, which the paper does not give. It is small because gradients are
 clipped by their common norm; the steps of Adam do not depend on it."""
-
-
-class PreciseLinear(nn.Linear):
-    """A linear layer in at least float32, also under autocast."""
-
-    low_precision_parameters = ()
-
-    def forward(self, x_BTD: Tensor) -> Tensor:
-        with torch.autocast(x_BTD.device.type, enabled=False):
-            dtype = torch.promote_types(x_BTD.dtype, torch.float32)
-            bias = None if self.bias is None else self.bias.to(dtype)
-            return F.linear(x_BTD.to(dtype), self.weight.to(dtype), bias)
 
 
 class DepthRouter(nn.Module):

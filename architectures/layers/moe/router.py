@@ -15,11 +15,12 @@ from dataclasses import dataclass
 import torch
 import torch.distributed
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from architectures.layers.block import BALANCE_SUMS, Auxiliary
 from architectures.layers.moe.config import ExpertsConfig
 from architectures.layers.moe.dispatch import count_visits
+from architectures.layers.precise_linear import PreciseLinear
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,15 +39,14 @@ class Routing:
     """False where an expert does not take a token; None where all do."""
 
 
-class Router(nn.Linear):
-    """Logits for each expert, and the choice among them, in at least float32 and never under autocast.
+class Router(PreciseLinear):
+    """Logits for each expert, and the choice among them, in at least float32, also under autocast.
 
     Its ``selection_X`` is the bias of DeepSeek-V3 (arXiv 2412.19437, eq. 16): it
     affects the choice and not the gates, and has no gradient.
     ``after_step`` updates it by the choices of the tokens in the step.
     """
 
-    low_precision_parameters = ()
     selection_X: Tensor
 
     def __init__(self, d_model: int, config: ExpertsConfig) -> None:
@@ -59,10 +59,7 @@ class Router(nn.Linear):
 
     def route(self, x_BTD: Tensor, valid_BT: Tensor | None) -> Routing:
         """Return the experts of each token. Padding does not affect other tokens."""
-        with torch.autocast(x_BTD.device.type, enabled=False):
-            compute_dtype = torch.promote_types(x_BTD.dtype, torch.float32)
-            bias_X = None if self.bias is None else self.bias.to(compute_dtype)
-            logits_BTX = F.linear(x_BTD.to(compute_dtype), self.weight.to(compute_dtype), bias_X)
+        logits_BTX = self(x_BTD)
         score_BTX = logits_BTX.softmax(-1) if self.config.score == "softmax" else logits_BTX.sigmoid()
         if self.config.choice == "expert":
             return self._experts_choose(logits_BTX, score_BTX, valid_BT)
