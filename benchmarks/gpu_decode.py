@@ -17,7 +17,8 @@ import torch
 from gpu_train import SIZES, TINY, Size, maker
 from torch import Tensor
 
-from architectures.backbone import Backbone, DecodingState
+from architectures.backbone import Backbone
+from architectures.decoding_state import DecodingState
 from experiments.benchmark.timing import Stopwatch
 from experiments.objectives.decoding.steps import StaticDecoder
 

@@ -18,13 +18,14 @@ import torch
 from machine import Page, as_markdown
 from torch import Tensor
 
-from architectures.backbone import Backbone, DecodingState
+from architectures.backbone import Backbone
 from architectures.backbones.decoder import Decoder, DecoderConfig
 from architectures.backbones.linear_attention import GLA, DeltaNet, DeltaNetConfig, GLAConfig
 from architectures.backbones.mamba import Mamba, MambaConfig
 from architectures.backbones.mamba2 import Mamba2, Mamba2Config
 from architectures.backbones.s4 import S4, S4Config
 from architectures.backbones.stack import Stack, StackConfig
+from architectures.decoding_state import DecodingState
 from architectures.layers.context import Context
 
 GROWTH_LENGTHS = (512, 1024, 2048, 4096, 8192)

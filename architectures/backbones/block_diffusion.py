@@ -16,16 +16,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from architectures.backbone import (
-    Capabilities,
-    DecodingState,
-    Flops,
-    ModelInputs,
-    Output,
-    gather_scored,
-    no_source,
-)
+from architectures.backbone import Capabilities, Flops, ModelInputs, Output, gather_scored, no_source
 from architectures.backbones.masked_diffusion import MaskedDiffusion, MaskedDiffusionConfig
+from architectures.decoding_state import DecodingState
 from architectures.layers.context import Context
 from architectures.layers.layer_pattern import format_pattern
 

@@ -20,7 +20,6 @@ from torch import Tensor, nn
 from architectures.backbone import (
     Backbone,
     Capabilities,
-    DecodingState,
     Flops,
     ModelInputs,
     Output,
@@ -39,6 +38,7 @@ from architectures.backbones.transformer import (
     score_bias,
     shared_kernels,
 )
+from architectures.decoding_state import DecodingState
 from architectures.kernels.cpu.decode.dispatch import (
     CompiledDecodingState,
     compile_decode_steps,

@@ -20,9 +20,7 @@ from architectures.backbone import (
     Backbone,
     BackboneConfig,
     Capabilities,
-    DecodingState,
     Flops,
-    History,
     ModelInputs,
     Output,
     gather_scored,
@@ -31,6 +29,7 @@ from architectures.backbone import (
     no_source,
 )
 from architectures.backbones.canon_positions import add_canon
+from architectures.decoding_state import DecodingState, History
 from architectures.kernels.cpu.decode.dispatch import (
     CompiledDecodingState,
     compile_decode_steps,

@@ -16,7 +16,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from architectures.backbone import Backbone, DecodingState
+from architectures.backbone import Backbone
+from architectures.decoding_state import DecodingState
 from architectures.kernels.cpu.decode.dispatch import ROWS
 from architectures.kernels.pointwise import cross_entropy
 from experiments.benchmark.timing import Stopwatch, is_stable

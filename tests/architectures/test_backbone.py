@@ -4,21 +4,14 @@ import pytest
 import torch
 from torch import nn
 
-from architectures.backbone import (
-    EMBEDDING_STD,
-    Capabilities,
-    DecodingState,
-    Flops,
-    Parameters,
-    init_normal,
-    linear_flops,
-)
+from architectures.backbone import EMBEDDING_STD, Capabilities, Flops, Parameters, init_normal, linear_flops
 from architectures.backbones.decoder import Decoder, DecoderConfig
 from architectures.backbones.encoder import Encoder, EncoderConfig
 from architectures.backbones.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 from architectures.backbones.mamba import Mamba, MambaConfig
 from architectures.backbones.moe import MoEConfig
 from architectures.backbones.s4 import S4Config
+from architectures.decoding_state import DecodingState
 
 
 def test_abilities_in_words():

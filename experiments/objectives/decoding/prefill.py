@@ -11,7 +11,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from architectures.backbone import Backbone, DecodingState
+from architectures.backbone import Backbone
+from architectures.decoding_state import DecodingState
 
 
 @dataclass(kw_only=True)

@@ -20,9 +20,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from architectures.backbone import Backbone, DecodingState
+from architectures.backbone import Backbone
 from architectures.backbones.encoder_decoder import EncoderDecoder
 from architectures.backbones.stack import Stack
+from architectures.decoding_state import DecodingState
 from architectures.kernels import pointwise
 from architectures.layers.attention.base import SoftmaxAttention
 from architectures.layers.attention.kv_cache import (

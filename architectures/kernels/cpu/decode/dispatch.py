@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 import torch
 from torch import Tensor, nn
 
-from architectures.backbone import DecodingState
+from architectures.decoding_state import DecodingState
 from architectures.kernels.cpu import build
 from architectures.layers.normalization import OffsetRMSNorm
 

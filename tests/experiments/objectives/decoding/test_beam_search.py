@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 from transformers import T5Config, T5ForConditionalGeneration
 
-from architectures.backbone import Backbone, BackboneConfig, DecodingState, Flops, ModelInputs, Output
+from architectures.backbone import Backbone, BackboneConfig, Flops, ModelInputs, Output
+from architectures.decoding_state import DecodingState
 from experiments.data.tokenizers.vocabulary import Vocabulary
 from experiments.objectives.decoding.beam_search import BeamConfig, beam_search
 from experiments.objectives.decoding.prefill import PrefillState, pad_right

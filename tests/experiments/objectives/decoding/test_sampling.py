@@ -15,7 +15,8 @@ from transformers import (
     TopPLogitsWarper,
 )
 
-from architectures.backbone import Backbone, BackboneConfig, DecodingState, Flops, ModelInputs, Output
+from architectures.backbone import Backbone, BackboneConfig, Flops, ModelInputs, Output
+from architectures.decoding_state import DecodingState
 from experiments.data.tokenizers.vocabulary import Vocabulary
 from experiments.objectives.decoding.prefill import PrefillState, pad_right
 from experiments.objectives.decoding.sampling import (

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from architectures.backbone import Backbone, DecodingState
+from architectures.backbone import Backbone
 from architectures.backbones.block_diffusion import BlockDiffusion, BlockDiffusionConfig
 from architectures.backbones.decoder import Decoder, DecoderConfig
 from architectures.backbones.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
@@ -21,6 +21,7 @@ from architectures.backbones.mamba import Mamba, MambaConfig
 from architectures.backbones.mamba2 import Mamba2, Mamba2Config
 from architectures.backbones.moe import MoE, MoEConfig
 from architectures.backbones.s4 import S4, S4Config
+from architectures.decoding_state import DecodingState
 from architectures.kernels import pointwise
 from architectures.layers.attention.config import AttentionConfig, LatentConfig
 from architectures.layers.moe.config import ExpertsConfig

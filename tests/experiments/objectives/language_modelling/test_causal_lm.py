@@ -5,7 +5,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from architectures.backbone import Capabilities, DecodingState
+from architectures.backbone import Capabilities
+from architectures.decoding_state import DecodingState
 from experiments.objectives.decoding.beam_search import BeamConfig, beam_search
 from experiments.objectives.decoding.sampling import GREEDY, SamplingConfig, allowed_tokens
 from experiments.objectives.language_modelling.causal_lm import CausalLM, CausalLMConfig

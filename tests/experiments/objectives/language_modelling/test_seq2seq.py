@@ -3,7 +3,8 @@ import math
 import pytest
 import torch
 
-from architectures.backbone import Backbone, BackboneConfig, DecodingState, Flops, Output
+from architectures.backbone import Backbone, BackboneConfig, Flops, Output
+from architectures.decoding_state import DecodingState
 from experiments.evaluation.measure import measure
 from experiments.objectives.language_modelling.seq2seq import CausalSeq2Seq, Seq2Seq, Seq2SeqConfig
 from experiments.tasks.text.text_pairs import Pairs, PairsConfig

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from architectures.backbone import Backbone, DecodingState
+from architectures.backbone import Backbone
 from architectures.backbones.decoder import Decoder, DecoderConfig
 from architectures.backbones.encoder_decoder import EncoderDecoder
 from architectures.backbones.hybrid import Hybrid
@@ -18,6 +18,7 @@ from architectures.backbones.mamba import Mamba
 from architectures.backbones.mamba2 import Mamba2
 from architectures.backbones.moe import MoE
 from architectures.backbones.stack import Stack
+from architectures.decoding_state import DecodingState
 from architectures.kernels.cpu import build
 from architectures.kernels.cpu.decode.dispatch import ROWS, CompiledDecodingState
 from architectures.layers.attention.config import AttentionConfig
