@@ -12,6 +12,7 @@ from analysis.figures.percent_axis import PercentAxis
 from analysis.figures.style import REFERENCE_COLOUR
 from analysis.findings.claims import Claim
 from analysis.findings.figure import COLOURS
+from analysis.findings.frames import Frames
 from analysis.findings.page import difference, in_order, unit
 from analysis.findings.verdicts import Finding, judge, runs_of
 from analysis.load.records import read_records
@@ -123,9 +124,10 @@ def claim_entries(docs: Path) -> list[ClaimEntry]:
     Args:
         docs: the folder with ``findings/NAME.yaml`` and ``results/STUDY.parquet``.
     """
-    frames = docs / "results"  # which has no run folders, either
+    stored = docs / "results"
+    frames = Frames(runs=stored, stored=stored)  # there are no run folders in it
     claims = read_records(docs / "findings", Claim)
-    findings = [judge(name, claim, runs_of(claim, frames, frames)) for name, claim in claims.items()]
+    findings = [judge(name, claim, runs_of(claim, frames)) for name, claim in claims.items()]
     return [entry(finding) for finding in in_order(findings)]
 
 

@@ -25,6 +25,7 @@ from analysis.files import csv_text, write
 from analysis.findings import published_page
 from analysis.findings.claims import Claim
 from analysis.findings.figure import findings_figure
+from analysis.findings.frames import Frames
 from analysis.findings.page import difference, markdown, measurements
 from analysis.findings.published import Record, in_order
 from analysis.findings.published_page import Page
@@ -82,10 +83,10 @@ def prepare(config: FindingsConfig) -> tuple[FindingsConfig, Decided]:
     if config.claim and config.claim not in {*claims, *published}:
         hint = nearest(config.claim, {*claims, *published})
         raise ValueError(f"claim={config.claim}: there is no such record{hint}")
-    runs, frames = Path(config.runs), None if config.own_runs else Path(config.frames)
+    frames = Frames(Path(config.runs), None if config.own_runs else Path(config.frames))
     chosen = (config.claim,) if config.claim else (*claims, *published)
-    findings = [judge(n, claim, runs_of(claim, runs, frames)) for n, claim in claims.items() if n in chosen]
-    pages = [page_of(n, record, runs, frames) for n, record in published.items() if n in chosen]
+    findings = [judge(n, claim, runs_of(claim, frames)) for n, claim in claims.items() if n in chosen]
+    pages = [page_of(n, record, frames) for n, record in published.items() if n in chosen]
     return config, Decided(findings=findings, published=pages)
 
 

@@ -12,18 +12,16 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from pathlib import Path
 
 import pandas as pd
 
+from analysis.findings.frames import Frames
 from analysis.findings.published import Order, Record, Row
 from analysis.findings.published_page import NOT_RUN, Line, OrderVerdict, Page
-from analysis.load.study import load_study
 from analysis.stats.arms import finished
 from analysis.stats.intervals import mean_interval
 from analysis.stats.verdicts.family import MIN_SEEDS
 from experiments.runtime.errors import DataError, nearest
-from experiments.tracking.results_frame import read_results
 
 COLUMNS = {
     "status", "score", "seed", "finished_at", "git_commit", "git_dirty", "device_processor", "device_threads",
@@ -34,23 +32,14 @@ Values = dict[int, float]
 """Our result by seed."""
 
 
-def frame_of(record: Record, runs: Path, frames: Path | None) -> pd.DataFrame | None:
-    """Return the runs of a record; None if they were not run.
-
-    Args:
-        record: the published results.
-        runs: the folder of all studies.
-        frames: the folder of our frames; None to read run folders instead.
-
-    Raises:
-        DataError: a frame cannot be read.
-    """
+def frame_of(record: Record, frames: Frames) -> pd.DataFrame | None:
+    """Return the runs of a record; None if they were not run. Raises DataError if they cannot be read."""
     if not record.frame:
         return None
-    if frames is not None:
-        return read_results(frames / f"{record.frame}.parquet", COLUMNS).to_pandas()
-    study = record.where.get("study", record.frame)
-    return load_study(runs, study) if (runs / study).is_dir() else None
+    if frames.stored is not None:
+        return frames.file(record.frame, COLUMNS)
+    runs = frames.study(record.where.get("study", record.frame))
+    return None if runs.empty else runs
 
 
 def row_values(row: Row, record: Record, frame: pd.DataFrame | None) -> Values:
@@ -123,13 +112,10 @@ def order_verdict(order: Order, values: Mapping[str, Values], direction: str, di
     return OrderVerdict(verdict, pair, gain_text)
 
 
-def page_of(name: str, record: Record, runs: Path, frames: Path | None) -> Page:
-    """Return a record with our results and all verdicts; arguments as in ``frame_of``.
-
-    Raises DataError naming the record.
-    """
+def page_of(name: str, record: Record, frames: Frames) -> Page:
+    """Return a record with our results and all verdicts. Raises DataError naming the record."""
     try:
-        frame = frame_of(record, runs, frames)
+        frame = frame_of(record, frames)
         values = {row.name: row_values(row, record, frame) for row in record.rows}
     except ValueError as error:
         raise DataError(f"{name}: {error}") from None

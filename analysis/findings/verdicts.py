@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 import pandas as pd
 
 from analysis.findings.claims import BETTER, Claim
-from analysis.load.study import load_study
+from analysis.findings.frames import Frames
 from analysis.stats.arms import finished, mixed_data
 from analysis.stats.comparisons import comparisons, verdict_of
 from analysis.stats.verdicts.verdict import NO_SPREAD
-from analysis.track.frame import track_frame
-from analysis.track.results import scored_runs, with_score
-from analysis.track.rules import read_track
+from analysis.track.results import with_score
 from experiments.runtime.errors import DataError
-from experiments.tracking.results_frame import read_results
 
 CONFIRMED, REFUTED, UNDECIDED, NOT_RUN = "confirmed", "refuted", "undecided", "not run"
 SIDES = ("model", "other")
@@ -45,27 +41,18 @@ class Finding:
     """Reason why the claim was not tested, or why it is undecided."""
 
 
-def runs_of(claim: Claim, runs: Path, frames: Path | None) -> pd.DataFrame:
+def runs_of(claim: Claim, frames: Frames) -> pd.DataFrame:
     """Return the runs of the workload of a claim, with ``arm`` ``model`` or ``other``.
-
-    Args:
-        claim: the record.
-        runs: the folder of all studies.
-        frames: the folder of the stored frames of studies; None to read only run folders.
 
     Raises:
         DataError: a frame cannot be read, or lacks a column that the record names.
     """
     if claim.track:
-        track = read_track(claim.track)
-        track = track if frames else replace(track, stored=None)
-        frame = track_frame(track, runs)
-        frame = scored_runs(track, frame) if len(frame) else frame
-    elif frames is None:
-        frame = load_study(runs, claim.frame) if (runs / claim.frame).is_dir() else pd.DataFrame()
+        frame = frames.track(claim.track)
+    elif frames.stored is None:
+        frame = frames.study(claim.frame)
     else:
-        path = frames / f"{claim.frame}.parquet"
-        frame = read_results(path).to_pandas() if path.exists() else pd.DataFrame()
+        frame = frames.file(claim.frame) if frames.has_file(claim.frame) else pd.DataFrame()
     if frame.empty:
         return frame
     frame = frame[frame["task"] == claim.workload]

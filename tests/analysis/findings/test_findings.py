@@ -10,6 +10,7 @@ import pytest
 from analysis.findings.__main__ import main
 from analysis.findings.claims import Claim
 from analysis.findings.figure import findings_figure
+from analysis.findings.frames import Frames
 from analysis.findings.page import markdown, measurements
 from analysis.findings.verdicts import Finding, judge, runs_of
 from analysis.load.study import load_study
@@ -42,7 +43,7 @@ def decided(write_run: Any, tmp_path: Path) -> Any:
             for seed, score in enumerate(scores):
                 write_run(name, seed, score, task="recall", likelihood=None)
         load_study(tmp_path / "runs", "compare").to_parquet(tmp_path / "compare.parquet")
-        return judge("one", claim, runs_of(claim, tmp_path / "runs", tmp_path))
+        return judge("one", claim, runs_of(claim, Frames(tmp_path / "runs", tmp_path)))
 
     return decide
 
@@ -83,7 +84,7 @@ def test_too_few_seeds_decide_nothing(decided: Any) -> None:
 
 
 def test_what_has_no_runs_is_not_run(tmp_path: Path) -> None:
-    assert judge("one", claim(), runs_of(claim(), tmp_path, tmp_path)).verdict == "not run"
+    assert judge("one", claim(), runs_of(claim(), Frames(tmp_path, tmp_path))).verdict == "not run"
 
 
 def test_a_column_that_is_not_there_is_named(decided: Any) -> None:
@@ -140,11 +141,11 @@ def test_own_runs_count_without_what_is_kept(decided: Any, tmp_path: Path) -> No
     low, high = (0.60, 0.61, 0.62, 0.60, 0.61), CLEAR
     kept = decided(claim(), high, low)
     (tmp_path / "compare.parquet").unlink()
-    assert judge("one", claim(), runs_of(claim(), tmp_path / "runs", tmp_path)).verdict == "not run"
-    own = judge("one", claim(), runs_of(claim(), tmp_path / "runs", None))
+    assert judge("one", claim(), runs_of(claim(), Frames(tmp_path / "runs", tmp_path))).verdict == "not run"
+    own = judge("one", claim(), runs_of(claim(), Frames(tmp_path / "runs", None)))
     assert (own.verdict, own.scores) == (kept.verdict, kept.scores)
     elsewhere = claim(frame="", commands=[], track="cpu", workload="digits")
-    assert runs_of(elsewhere, tmp_path / "runs", None).empty  # its frame is kept
+    assert runs_of(elsewhere, Frames(tmp_path / "runs", None)).empty  # its frame is kept
 
 
 def test_the_page_is_of_kept_results(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

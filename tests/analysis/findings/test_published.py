@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from analysis.findings.__main__ import main
+from analysis.findings.frames import Frames
 from analysis.findings.published import Order, Record, Row, in_order
 from analysis.findings.published_page import OrderVerdict, markdown
 from analysis.findings.published_verdicts import order_verdict, page_of, row_values, row_verdict
@@ -170,7 +171,7 @@ def test_a_frame_of_something_else_is_refused(frames: Path, capsys: pytest.Captu
 def test_a_record_without_a_frame_was_not_run(frames: Path) -> None:
     write_record(frames, frame="", rows=[{"name": "A", "published": 1.0, "tolerance": 0.1}])
     record = read_record(frames / "records" / "claim.yaml", Record)
-    page = page_of("claim", record, Path("runs"), RESULTS)
+    page = page_of("claim", record, Frames(Path("runs"), RESULTS))
     assert (page.when, page.lines[0].verdict) == ("not run", "not run")
     assert "- Not run: [A claim](published/claim.yaml)." in markdown([page])
 
@@ -212,9 +213,9 @@ def test_runs_of_a_study_take_the_place_of_the_frame(write_run: Any, tmp_path: P
     for seed in range(3):
         write_run("decoder", seed, 0.5, study="planted", task="recall")
     path = write_record(tmp_path, rows=[{"name": "A", "where": {"arm": "decoder"}}])
-    page = page_of("claim", read_record(path, Record), tmp_path / "runs", None)
+    page = page_of("claim", read_record(path, Record), Frames(tmp_path / "runs", None))
     assert (page.lines[0].ours.mean, page.lines[0].ours.n) == (0.5, 3)
-    absent = page_of("claim", read_record(path, Record), tmp_path / "records", None)
+    absent = page_of("claim", read_record(path, Record), Frames(tmp_path / "records", None))
     assert absent.when == "not run"
 
 
@@ -222,12 +223,12 @@ def test_runs_are_those_of_the_study_that_a_record_names(write_run: Any, tmp_pat
     write_run("decoder", 0, 0.5, study="track_cpu", task="recall")
     where, rows = {"study": "track_cpu"}, [{"name": "A", "where": {"arm": "decoder"}}]
     path = write_record(tmp_path, frame="../../conf/track/cpu", where=where, rows=rows)
-    page = page_of("claim", read_record(path, Record), tmp_path / "runs", None)
+    page = page_of("claim", read_record(path, Record), Frames(tmp_path / "runs", None))
     assert (page.lines[0].ours.mean, page.lines[0].ours.n) == (0.5, 1)
 
 
 def test_the_page_is_what_records_and_frames_say() -> None:
     records = in_order(read_records(RECORDS, Record))
-    pages = [page_of(name, record, ROOT / "runs", RESULTS) for name, record in records.items()]
+    pages = [page_of(name, record, Frames(ROOT / "runs", RESULTS)) for name, record in records.items()]
     assert (RESULTS / "published.md").read_text() == markdown(pages)
     assert sum(page.when != "not run" for page in pages if page.record.tier == "C") >= 8

@@ -15,6 +15,7 @@ import pytest
 import yaml
 
 from analysis.findings.claims import Claim
+from analysis.findings.frames import Frames
 from analysis.findings.verdicts import runs_of
 from analysis.load.records import read_record
 from tests import ROOT
@@ -61,7 +62,7 @@ def test_the_record_is_older_than_its_runs_and_was_not_changed_since(name: str) 
     path = RECORDS / f"{name}.yaml"
     commit, added = registration(path)
     claim = read_record(path, Claim)
-    runs: pd.DataFrame = runs_of(claim, ROOT / "none", ROOT / "docs" / "results")
+    runs: pd.DataFrame = runs_of(claim, Frames(ROOT / "none", ROOT / "docs" / "results"))
     ended = [datetime.fromisoformat(str(value)) for value in runs.get("finished_at", []) if pd.notna(value)]
     assert all(added < each for each in ended)
 
