@@ -117,11 +117,7 @@ def model_folder(path: Path) -> Path:
 
 def warn_of_changed_code(folder: Path, modules: Iterable[str]) -> None:
     """Warn where the code that uses a model is not the code that it was trained with."""
-    try:
-        provenance = RunFolder(folder).provenance()
-    except CheckpointError:  # damaged: the model can be used without it
-        return
-    if provenance is not None and (changed := changed_code(provenance.code, modules)):
+    if changed := changed_code(RunFolder(folder), modules):
         sys.stderr.write(
             f"warning: {folder}: the code of {', '.join(changed)} has changed since this run was trained: "
             "its model may compute something else now\n"

@@ -220,8 +220,7 @@ def print_result(folder: RunFolder, console: Console, modules: Iterable[str]) ->
     if (result := folder.result()) is not None:
         console.log(f"already {result.status}: {folder.root}")
         own = [module for module in modules if module.partition(".")[0] not in PROJECT]
-        recorded = folder.provenance() if own else None
-        code = [] if recorded is None else changed_code(recorded.code, own)
+        code = changed_code(folder, own) if own else []
         if changed := [name for name in code if name not in PROJECT]:
             console.log(
                 f"warning: {', '.join(changed)} has changed since: this is the result of the earlier code; "

@@ -24,8 +24,10 @@ from hydra.core.hydra_config import HydraConfig
 
 from experiments.config.structured import PROJECT, is_own
 from experiments.config.study import typed_command
+from experiments.runtime.errors import CheckpointError
 from experiments.runtime.secrets import redact
 from experiments.tracking.run_files import DataSource, DeviceUsed, GitState, Provenance, Resume
+from experiments.tracking.run_folder import RunFolder
 
 SUFFIXES = (".py", ".cpp", ".h")
 """Suffixes of the source files of a package."""
@@ -136,15 +138,22 @@ def code_hash(hashes: Mapping[str, str]) -> str:
     return hashlib.sha256(json.dumps(hashes, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def changed_code(recorded: Mapping[str, str], modules: Iterable[str]) -> list[str]:
-    """Return the packages and modules that differ from those of a run; none if it recorded none.
+def changed_code(folder: RunFolder, modules: Iterable[str]) -> list[str]:
+    """Return the packages and modules that have changed since a run.
+
+    Empty if it recorded none, or if provenance.json is damaged: result and model can be used without it.
 
     Args:
-        recorded: ``code`` of its provenance.
+        folder: of the run.
         modules: as for ``code_hashes``.
     """
-    current = code_hashes(modules)
-    return [name for name, digest in current.items() if recorded and recorded.get(name) != digest]
+    try:
+        recorded = folder.provenance()
+    except CheckpointError:
+        return []
+    if recorded is None or not recorded.code:
+        return []
+    return [name for name, digest in code_hashes(modules).items() if recorded.code.get(name) != digest]
 
 
 def used_packages(modules: Iterable[str]) -> set[str]:

@@ -15,7 +15,14 @@ from experiments.runtime.atomic_io import plain, write_json, write_text
 from experiments.runtime.errors import CheckpointError
 from experiments.runtime.run_status import FINAL
 from experiments.tracking import provenance as provenance_module
-from experiments.tracking.provenance import PACKAGES, code_hash, code_hashes, current_commit, provenance
+from experiments.tracking.provenance import (
+    PACKAGES,
+    changed_code,
+    code_hash,
+    code_hashes,
+    current_commit,
+    provenance,
+)
 from experiments.tracking.run_files import DataSource, GitState, Provenance, Resume, damaged_files
 from experiments.tracking.run_folder import RunFolder, StudyFolders, misplacement
 from tests import results
@@ -140,6 +147,19 @@ def test_provenance_names_code_versions_device_and_kernels() -> None:
     assert found.device.threads == torch.get_num_threads()
     assert (found.key, found.data, found.kernels) == ("k", DATA, {"scan": "torch"})
     assert found.resume == Resume(sittings=1, exact=True, changed={})
+
+
+def test_changed_code_is_named_and_a_damaged_record_names_none(tmp_path: Path) -> None:
+    folder, path = RunFolder(tmp_path), tmp_path / "provenance.json"
+    assert changed_code(folder, []) == []  # the run has not begun
+    folder.open({}, recorded())
+    assert changed_code(folder, []) == []
+    record = json.loads(path.read_text())
+    record["code"]["architectures"] = "0" * 16
+    path.write_text(json.dumps(record))
+    assert changed_code(folder, []) == ["architectures"]
+    path.write_text(path.read_text()[:-20])
+    assert changed_code(folder, []) == []
 
 
 def test_the_commit_is_that_of_the_code_and_not_of_a_repository_around_it(
