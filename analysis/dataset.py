@@ -171,7 +171,8 @@ def data_type(kind: pa.DataType) -> str:
 
 def publish(dataset: Dataset) -> None:
     """Write the card and the metadata."""
-    metadata = json.dumps(croissant(dataset.frames), indent=1) + "\n"
+    # One line: otherwise a new frame would be thousands of lines of a diff.
+    metadata = json.dumps(croissant(dataset.frames)) + "\n"
     for name, content in (("README.md", card(dataset.frames)), ("croissant.json", metadata)):
         print(f"wrote {write(dataset.folder / name, content)}", flush=True)
 

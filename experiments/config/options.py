@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import functools
 import inspect
 import re
 import sys
@@ -240,6 +241,7 @@ def shows_help(cls: type, description: str, arguments: Sequence[str]) -> bool:
     return True
 
 
+@functools.cache
 def field_docs(cls: type) -> dict[str, str]:
     """Return the docstring below each field of a dataclass or pydantic model, inherited fields included."""
     docs: dict[str, str] = {}
