@@ -17,11 +17,9 @@ from analysis.figures.style import (
     palette_indices,
 )
 from analysis.stats.arms import arm_table, ranked
+from analysis.stats.compute_multiplier import SAME_BUDGET
 from analysis.stats.targets.performance_profile import lines
 from experiments.runtime.console import count
-
-STEP = 1.05
-"""Ratio of training FLOPs above which two budgets are different."""
 
 
 def score_over_compute(frame: pd.DataFrame) -> go.Figure | None:
@@ -62,7 +60,7 @@ def has_budgets(rows: pd.DataFrame) -> bool:
         rows: models of one task and likelihood type, by increasing ``training_flops``.
     """
     ratios = rows.groupby("line")["training_flops"].transform(lambda flops: flops / flops.shift())
-    return bool(ratios.notna().any() and ratios.dropna().gt(STEP).all())
+    return bool(ratios.notna().any() and ratios.dropna().gt(SAME_BUDGET).all())
 
 
 def _near(references: pd.DataFrame, rows: pd.DataFrame) -> list[tuple[str, float]]:
