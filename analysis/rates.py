@@ -34,6 +34,7 @@ from rich.console import Console
 from rich.table import Table
 
 from analysis.files import write
+from analysis.load.scale_order import scale_groups
 from analysis.load.study import load_history, load_study
 from analysis.stats.learning_rates.choice import (
     MIN_RATES,
@@ -88,7 +89,7 @@ class Swept:
 def render(rates: pd.DataFrame, best: pd.DataFrame) -> list[Table]:
     """Return one table for each task and scale: arms by learning rates, the chosen one in brackets."""
     tables = []
-    for (task, scale), arms in best.groupby(["task", "scale"], sort=True):
+    for (task, scale), arms in scale_groups(best):
         table_rates = rates[(rates["task"] == task) & (rates["scale"] == scale)]
         grid = sorted(table_rates["learning_rate"].unique())
         title = f"{task}, {scale}: validation by learning rate, best in [ ]"

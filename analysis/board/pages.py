@@ -9,16 +9,17 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from jinja2 import Environment
 from markupsafe import Markup
 
 from analysis.board.claims import ClaimEntry, about_model, about_workload, claim_entries
-from analysis.board.families import comment, description
 from analysis.board.rankings import TYPES, Line, Ranking, rankings, score_frame
 from analysis.board.sources import read_sources
 from analysis.files import csv_text, parquet
+from analysis.load.descriptions import comment, description
 from analysis.tables.columns import interval
 from analysis.tables.format import flops, si, size
+from analysis.templates import environment
 from experiments.config import CONF
 
 HERE = Path(__file__).parent
@@ -185,7 +186,7 @@ def _claim(board: Board, claim: ClaimEntry, findings: str) -> Page:
 
 def _page(path: str, title: str, template: str, **values: object) -> Page:
     root = "../" * path.count("/")
-    body = _environment().get_template(f"{template}.html.j2").render(root=root, costs=COSTS, **values)
+    body = _templates().get_template(f"{template}.html.j2").render(root=root, costs=COSTS, **values)
     return Page(path=path, title=title, body=f'<link rel="stylesheet" href="{root}board.css">\n{body}')
 
 
@@ -193,7 +194,7 @@ def alone(page: Page) -> str:
     """Return a page as an HTML file of its own."""
     heading = TITLE if page.path == "index" else ""
     return (
-        _environment()
+        _templates()
         .get_template("page.html.j2")
         .render(title=page.title, heading=heading, body=Markup(page.body))
     )
@@ -225,17 +226,14 @@ def number(line: Line, column: str) -> str:
 
 
 @cache
-def _environment() -> Environment:
-    """Return the templates. They escape every text that is not marked as HTML."""
-    environment = Environment(
-        loader=FileSystemLoader(HERE / "templates"), autoescape=True, undefined=StrictUndefined,
-        trim_blocks=True, lstrip_blocks=True,
-    )  # fmt: skip
-    environment.globals |= {
+def _templates() -> Environment:
+    """Return the templates of the board, with the functions that they call."""
+    templates = environment(HERE / "templates")
+    templates.globals |= {
         "page_name": page_name,
         "budget": budget,
         "score": score,
         "number": number,
         "flops": flops,
     }
-    return environment
+    return templates

@@ -18,7 +18,8 @@ from analysis.board.sources import SUBMISSION, Source
 from analysis.figures.percent_axis import PercentAxis
 from analysis.figures.style import styles
 from analysis.load.arm_names import split_name
-from analysis.stats.arms import NOT_OF_THE_TEXT, TASK_SCALE, finished, is_guess, likelihood_group
+from analysis.load.scale_order import TASK_SCALE, scale_groups
+from analysis.stats.arms import NOT_OF_THE_TEXT, finished, is_guess, likelihood_group
 from analysis.stats.versus_baseline import with_differences
 from analysis.tables.body import GROUPS
 from experiments.tasks.metrics import LIKELIHOOD_TYPES, Reference
@@ -128,7 +129,7 @@ def _rankings(source: Source) -> Iterator[Ranking]:
     scores = frame[finished(frame)].groupby([*TASK_SCALE, "cell", "digest"])["score"].agg(tuple)
     colours = {arm: look["color"] for arm, look in styles(frame).items()}
     submissions = frame.groupby("arm")[SUBMISSION].first().to_dict()
-    for (task, scale), rows in table.groupby(TASK_SCALE, sort=True):
+    for (task, scale), rows in scale_groups(table):
         scored = rows[(rows["kind"] == "arm") & (rows["seeds"] > 0)]
         types = [_type(row) for _, row in scored.iterrows()]
         for index, kind in enumerate(sorted(set(types), key=TYPES.index)):

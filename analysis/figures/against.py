@@ -5,8 +5,8 @@ from __future__ import annotations
 import pandas as pd
 
 from analysis.figures.style import MATPLOTLIB_MARKERS, PALETTE, palette_indices
+from analysis.load.scale_order import scale_groups
 from analysis.stats.against_variable import against_scores, against_title, label, line_name
-from analysis.stats.arms import TASK_SCALE
 
 
 def against_figure(frame: pd.DataFrame) -> bytes | None:
@@ -22,7 +22,7 @@ def against_figure(frame: pd.DataFrame) -> bytes | None:
 
     from analysis.figures.files import figure_bytes
 
-    panels = list(scores.groupby(TASK_SCALE, sort=True))
+    panels = list(scale_groups(scores))
     figure = Figure(figsize=(6.4 * len(panels), 4.2), layout="constrained", facecolor="white")
     palette_index = palette_indices([str(name) for name in frame["backbone"].unique()])
     for panel, (_, rows) in enumerate(panels, start=1):

@@ -14,7 +14,8 @@ import plotly.graph_objects as go
 from typing_extensions import TypedDict
 
 from analysis.figures.style import MOST_PANELS, make_panels, styles
-from analysis.stats.arms import TASK_SCALE, finished
+from analysis.load.scale_order import TASK_SCALE, scale_groups
+from analysis.stats.arms import finished
 from analysis.stats.extra_tests import TRAINED, further_scores, settings, shared_setting
 from analysis.stats.intervals import mean_interval
 from experiments.runtime.errors import RunError
@@ -51,9 +52,7 @@ def is_map(tests: list[str]) -> bool:
 def further_curves(frame: pd.DataFrame) -> go.Figure | None:
     """Draw the score on each extra evaluation, a panel for each task; None if there are only maps."""
     scores = further_scores(frame)
-    panels = [
-        (p, rows) for p, rows in scores.groupby(TASK_SCALE, sort=True) if not is_map(list(rows["test"]))
-    ]
+    panels = [(p, rows) for p, rows in scale_groups(scores) if not is_map(list(rows["test"]))]
     if not panels:
         return None
     figure, cells = make_panels([f"{task}, {scale}" for (task, scale), _ in panels])
@@ -91,7 +90,7 @@ def recall_maps(frame: pd.DataFrame) -> go.Figure | None:
     scores = further_scores(frame)
     panels = [
         ((task, model), rows[rows["test"] != TRAINED])
-        for (task, _, model), rows in scores.groupby([*TASK_SCALE, "arm"], sort=True)
+        for (task, _, model), rows in scale_groups(scores, [*TASK_SCALE, "arm"])
         if is_map(list(rows["test"]))
     ][:MOST_PANELS]
     if not panels:
@@ -145,7 +144,7 @@ def position_curves(positions: pd.DataFrame, frame: pd.DataFrame) -> go.Figure |
         positions: from ``read_positions``. A point is drawn at the middle of its range of positions.
         frame: from ``load_study``, for the models' colours.
     """
-    groups = list(positions.groupby(TASK_SCALE, sort=True))[:MOST_PANELS]
+    groups = list(scale_groups(positions))[:MOST_PANELS]
     if not groups:
         return None
     figure, cells = make_panels([f"{task}, {scale}" for (task, scale), _ in groups])

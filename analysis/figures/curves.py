@@ -9,7 +9,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from analysis.figures.style import MOST_PANELS, faint, make_panels, styles
-from analysis.stats.arms import TASK_SCALE
+from analysis.load.scale_order import TASK_SCALE, scale_groups
 
 AXES = {"tokens": "training tokens", "flops": "training FLOPs", "seconds": "seconds of training"}
 """Horizontal axes of the learning curves, in the order the curves carry them in ``customdata``."""
@@ -57,7 +57,7 @@ def _curves(
     which the page can switch the axis.
     """
     rows = rows.merge(frame[["path", "arm", "objective", "metric", *TASK_SCALE]], on="path")
-    panels = [group for group in rows.groupby(TASK_SCALE, sort=True) if _is_curve(group[1])][:MOST_PANELS]
+    panels = [group for group in scale_groups(rows) if _is_curve(group[1])][:MOST_PANELS]
     if not panels:
         return None
     figure, cells = make_panels([f"{task}, {scale}" for (task, scale), _ in panels])

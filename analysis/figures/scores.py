@@ -17,8 +17,9 @@ from analysis.figures.style import (
     palette_indices,
     styles,
 )
+from analysis.load.scale_order import scale_groups
 from analysis.stats.aggregates import performance_profile
-from analysis.stats.arms import TASK_SCALE, arm_table, finished
+from analysis.stats.arms import arm_table, finished
 from analysis.stats.targets.performance_profile import task_scores
 
 ROWS = 6
@@ -29,7 +30,7 @@ def final_scores(frame: pd.DataFrame) -> go.Figure | None:
     """Draw test scores: mean with 95% t-interval, and the seeds as small dots; None without scores."""
     table = arm_table(frame)
     table = table[table["score"].map(math.isfinite)]
-    groups = [(key, rows) for key, rows in table.groupby(TASK_SCALE) if (rows["kind"] == "arm").any()]
+    groups = [(key, rows) for key, rows in scale_groups(table) if (rows["kind"] == "arm").any()]
     if not groups:
         return None
     figure, cells = make_panels([f"{task}, {scale}" for (task, scale), _ in groups])

@@ -6,6 +6,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from analysis.figures.style import MOST_PANELS, PANEL_HEIGHT, REFERENCE_COLOUR, make_panels, styles
+from analysis.load.scale_order import scale_groups
 
 GROUPINGS = {
     "repeat": "repeated n-gram",
@@ -28,7 +29,7 @@ def slice_gains(table: pd.DataFrame, frame: pd.DataFrame) -> go.Figure | None:
     """
     rows = table[table["gain"].notna() & table["by"].isin(list(GROUPINGS))]
     panels = []
-    for (task, scale), gains in rows.groupby(["task", "scale"], sort=True):
+    for (task, scale), gains in scale_groups(rows):
         widest = gains.groupby("likelihood")["arm"].nunique().idxmax()
         gains = gains[gains["likelihood"] == widest]
         for by, label in GROUPINGS.items():

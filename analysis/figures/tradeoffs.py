@@ -8,7 +8,8 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from analysis.figures.style import MOST_PANELS, REFERENCE_COLOUR, log_axis, make_panels, styles
-from analysis.stats.arms import TASK_SCALE, arm_table, ranked
+from analysis.load.scale_order import TASK_SCALE, scale_groups
+from analysis.stats.arms import arm_table, ranked
 
 MEMORY = "training_peak_memory_bytes"
 COSTS = {
@@ -64,7 +65,7 @@ def pareto_fronts(frame: pd.DataFrame, speed: pd.DataFrame | None = None) -> go.
     """
     arms = arm_table(frame)
     arms = with_costs(arms[ranked(arms)], speed)
-    groups = list(arms.groupby([*TASK_SCALE, "likelihood"], dropna=False, sort=True))
+    groups = list(scale_groups(arms, [*TASK_SCALE, "likelihood"], dropna=False))
     costs = measured_costs(frame)
     panels = [(key, rows, cost) for key, rows in groups for cost in costs if rows[cost].notna().sum() > 1]
     panels = panels[: len(COSTS) * MOST_PANELS // 2]

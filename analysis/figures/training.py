@@ -16,7 +16,7 @@ from analysis.figures.style import (
     palette_indices,
     styles,
 )
-from analysis.stats.arms import TASK_SCALE
+from analysis.load.scale_order import TASK_SCALE, scale_groups
 
 MOST_POINTS = 200
 """Maximum number of points of a training curve; limits the size of reports with many runs."""
@@ -29,7 +29,7 @@ def compute_to_target(reached: pd.DataFrame, frame: pd.DataFrame) -> go.Figure |
         reached: from ``levels_reached``.
         frame: from ``load_study``, for the models' colours.
     """
-    groups = [group for group in reached.groupby(TASK_SCALE, sort=True) if group[1]["arm"].nunique() > 1]
+    groups = [group for group in scale_groups(reached) if group[1]["arm"].nunique() > 1]
     groups = groups[:MOST_PANELS]
     if not groups:
         return None
@@ -111,7 +111,7 @@ def gradient_norms(frame: pd.DataFrame, history: pd.DataFrame) -> go.Figure | No
         return None
     rows = history[(history["kind"] == "train") & history["grad_norm"].map(math.isfinite)]
     rows = rows.merge(frame[["path", "arm", *TASK_SCALE]], on="path")
-    groups = list(rows.groupby(TASK_SCALE, sort=True))[:MOST_PANELS]
+    groups = list(scale_groups(rows))[:MOST_PANELS]
     if not groups:
         return None
     figure, cells = make_panels([f"{task}, {scale}" for (task, scale), _ in groups])

@@ -16,7 +16,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from analysis.figures.style import MOST_PANELS, PALETTE, palette_indices
-from analysis.stats.arms import TASK_SCALE, likelihood_group
+from analysis.load.scale_order import scale_groups
+from analysis.stats.arms import likelihood_group
 from analysis.stats.verdicts.verdict import UNDECIDED
 from analysis.stats.versus_baseline import with_differences
 from analysis.tables.columns import verdict_text
@@ -62,7 +63,7 @@ def verdict_figure(frame: pd.DataFrame) -> Figure | None:
     """Return the figure of a study's frame; None if no model has a score."""
     rows = with_differences(frame)
     rows = rows[(rows["kind"] == "arm") & (rows["seeds"] > 0)]
-    tasks = [task_rows for _, task_rows in rows.groupby(TASK_SCALE, sort=True)][:MOST_PANELS]
+    tasks = [task_rows for _, task_rows in scale_groups(rows)][:MOST_PANELS]
     if not tasks:
         return None
     pairs = list(zip_longest(tasks[::2], tasks[1::2]))

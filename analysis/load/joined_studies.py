@@ -12,9 +12,9 @@ import pandas as pd
 
 from analysis.load.arm_names import setting_text
 from analysis.load.run_config import readable_config
+from analysis.load.scale_order import TASK_SCALE
 from experiments.runtime.console import plural
 
-TASK_SCALE = ["task", "scale"]
 SCORING = {
     "metric": "metrics", "unit": "units", "direction": "directions", "averaging": "averagings",
     "estimator": "estimators", "score_samples": "samples of the estimator", "score_items": "scored items",

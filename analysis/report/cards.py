@@ -10,9 +10,9 @@ import pandas as pd
 from analysis.figures.curves import thinned
 from analysis.figures.style import styles
 from analysis.load.arm_names import split_name
-from analysis.stats.arms import TASK_SCALE
+from analysis.load.descriptions import description
+from analysis.load.scale_order import TASK_SCALE, scale_groups
 from analysis.tables.format import flops, seconds, si, size
-from experiments.config import CONF
 
 FACTS = {
     "parameters_total": ("parameters", si), "parameters_active": ("active", si),
@@ -56,27 +56,14 @@ def cards(frame: pd.DataFrame, history: pd.DataFrame) -> list[Card]:
     return [
         Card(
             name=str(arm), colour=look[str(arm)]["color"],
-            description=description(str(runs["backbone"].iloc[0])),
+            description=description("backbone", str(runs["backbone"].iloc[0])),
             settings=", ".join(f"{key} {value}" for key, value in split_name(str(arm))[1].items()),
             facts=_facts(runs),
-            curves=[_curve(label, losses[label, arm]) for label in sorted(labels) if (label, arm) in losses],
+            curves=[_curve(label, losses[label, arm]) for label in labels if (label, arm) in losses],
         )
         for arm, runs in frame.groupby("arm", sort=True)
-        for labels in [{f"{task}, {scale}" for task, scale in runs[TASK_SCALE].to_numpy()}]
+        for labels in [[f"{task}, {scale}" for (task, scale), _ in scale_groups(runs)]]
     ]  # fmt: skip
-
-
-def description(backbone: str) -> str:
-    """Return the comment that a backbone's YAML begins with; empty for a backbone without a file."""
-    path = CONF / "backbone" / f"{backbone}.yaml"
-    if not backbone.isidentifier() or not path.is_file():
-        return ""
-    lines = []
-    for line in path.read_text(encoding="utf-8").splitlines():
-        if not line.startswith("#"):
-            break
-        lines.append(line.lstrip("# "))
-    return " ".join(lines)
 
 
 def mean_losses(frame: pd.DataFrame, history: pd.DataFrame) -> dict[tuple[str, str], pd.Series]:

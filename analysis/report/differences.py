@@ -12,7 +12,8 @@ import pandas as pd
 
 from analysis.figures.percent_axis import PercentAxis
 from analysis.figures.style import styles
-from analysis.stats.arms import TASK_SCALE, finished, ranked
+from analysis.load.scale_order import TASK_SCALE, scale_groups
+from analysis.stats.arms import finished, ranked
 from analysis.stats.verdicts.verdict import BETTER, EQUIVALENT, WORSE
 from analysis.tables.body import table_rows
 from analysis.tables.columns import COSTS, score_text, table_columns, verdict_text
@@ -69,7 +70,7 @@ def panels(arms: pd.DataFrame, frame: pd.DataFrame) -> list[Panel]:
     colours = {arm: look["color"] for arm, look in styles(frame).items()}
     scores = frame[finished(frame)].groupby([*TASK_SCALE, "arm"])["score"].agg(list)
     study_panels = []
-    for (task, scale), rows in arms.groupby(TASK_SCALE, sort=True):
+    for (task, scale), rows in scale_groups(arms):
         body = table_rows(rows, table_columns(rows, wide=False))
         for group in dict.fromkeys(row.group for row in body):
             group_rows = pd.DataFrame([row.source for row in body if row.group == group])

@@ -10,8 +10,9 @@ import pandas as pd
 
 from analysis.figures.contexts import EVALUATED
 from analysis.figures.tradeoffs import measured_costs, with_costs
+from analysis.load.scale_order import TASK_SCALE
 from analysis.scaling.points import study_points
-from analysis.stats.arms import TASK_SCALE, arm_table, finished, ranked
+from analysis.stats.arms import arm_table, finished, ranked
 from analysis.stats.learning_rates.sensitivity import FEW, rate_runs
 from analysis.stats.targets.performance_profile import MIN_TASKS, whole_tasks
 from analysis.stats.text_slices import run_slices

@@ -17,7 +17,6 @@ from pathlib import Path
 import pandas as pd
 import plotly.graph_objects as go
 import plotly.offline
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from analysis.figures.against import against_figure
@@ -30,6 +29,7 @@ from analysis.figures.style import styles
 from analysis.figures.text_slices import slice_gains
 from analysis.figures.tradeoffs import decoding_note, pareto_fronts
 from analysis.figures.training import compute_to_target, gradient_norms, rate_curves
+from analysis.load.scale_order import scale_groups
 from analysis.report import tables
 from analysis.report.cards import cards
 from analysis.report.differences import panels
@@ -40,7 +40,7 @@ from analysis.scaling.tables import Fit, checks, fit
 from analysis.speed.curves import roof_notes, roofline_grid, speed_curves
 from analysis.speed.panels import largest_curves, largest_grid, memory_curves, sampling_curves
 from analysis.speed.rows import given
-from analysis.stats.arms import TASK_SCALE, matched_line
+from analysis.stats.arms import matched_line
 from analysis.stats.capacity import rungs
 from analysis.stats.comparisons import comparisons
 from analysis.stats.extra_tests import published
@@ -56,7 +56,7 @@ from analysis.tables.headings import counts_line, joined_lines, study_name, verd
 from analysis.tables.sentences import answers
 from analysis.tables.slices import slice_grids
 from analysis.tables.text import grids_over_tasks, more_tables
-from experiments.runtime.secrets import printable
+from analysis.templates import environment
 from experiments.tasks.metrics import LIKELIHOOD_TYPES
 
 POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
@@ -132,7 +132,7 @@ def render_page(frame: pd.DataFrame, history: pd.DataFrame, content: Findings | 
     """Return the report of a study as HTML text; ``content`` is the result of ``find``."""
     content = content or find(frame, history)
     style, script = (Markup((HERE / name).read_text(encoding="utf-8")) for name in ("page.css", "page.js"))
-    return _environment().get_template("page.html.j2").render(
+    return environment(HERE / "templates").get_template("page.html.j2").render(
         policy=POLICY, axes=list(AXES.values()), likelihood_types=LIKELIHOOD_TYPES,
         style=style, script=script, plotly=_packed_plotly(),
         plots={name: figure and plot_json(figure) for name, figure in content.figures.items()},
@@ -216,7 +216,7 @@ def switches(frame: pd.DataFrame) -> list[Switch]:
 def _sections(frame: pd.DataFrame, history: pd.DataFrame, content: Findings) -> dict[str, object]:
     """Return the tables and notes of all sections."""
     image, speed = against_figure(frame), content.speed
-    task_scales = [(str(task), str(scale)) for (task, scale), _ in frame.groupby(TASK_SCALE, sort=True)]
+    task_scales = [(str(task), str(scale)) for (task, scale), _ in scale_groups(frame)]
     measured: dict[str, object] = {"measured": False}
     if speed is not None:
         measured = {
@@ -268,16 +268,6 @@ def inline_svg(svg: str) -> Markup:
     """
     element = re.sub(r"<metadata>.*?</metadata>", "", svg[svg.index("<svg") :], flags=re.DOTALL)
     return Markup(element.replace("*{", ".drawn svg *{"))
-
-
-@cache
-def _environment() -> Environment:
-    """Return the templates. They escape every text that is not marked as HTML."""
-    return Environment(
-        loader=FileSystemLoader(HERE / "templates"), autoescape=True, undefined=StrictUndefined,
-        trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True,
-        finalize=lambda value: printable(value) if type(value) is str else value,
-    )  # fmt: skip
 
 
 @cache

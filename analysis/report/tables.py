@@ -8,7 +8,7 @@ import pandas as pd
 
 from analysis.figures.style import styles
 from analysis.load.arm_names import config_differences
-from analysis.stats.arms import TASK_SCALE
+from analysis.load.scale_order import TASK_SCALE, scale_groups
 from analysis.stats.comparisons import comparisons
 from analysis.stats.grid import Grid
 from analysis.stats.versus_baseline import with_differences
@@ -61,7 +61,7 @@ def task_tables(frame: pd.DataFrame) -> list[TaskTables]:
     arms, pairs = with_differences(frame), comparisons(frame)
     colours = {arm: look["color"] for arm, look in styles(frame).items()}
     tables = []
-    for (task, scale), rows in arms.groupby(TASK_SCALE, sort=True):
+    for (task, scale), rows in scale_groups(arms):
         runs = frame[(frame["task"] == task) & (frame["scale"] == scale)]
         table_pairs = pairs[(pairs["task"] == task) & (pairs["scale"] == scale)]
         scores, costs = score_and_cost_columns(rows)
@@ -110,7 +110,7 @@ def _score_rows(rows: pd.DataFrame, columns: list[Column], colours: dict[str, st
 
 def warning_groups(frame: pd.DataFrame) -> list[tuple[str, list[str]]]:
     """Return the warnings of a study by the task that they are about; those about the study come first."""
-    labels = [f"{task}, {scale}" for (task, scale), _ in frame.groupby(TASK_SCALE, sort=True)]
+    labels = [f"{task}, {scale}" for (task, scale), _ in scale_groups(frame)]
     groups: dict[str, list[str]] = {"": [], **{label: [] for label in labels}}
     for warning in study_warnings(frame):
         label, _, text = warning.partition(": ")
@@ -141,7 +141,7 @@ def provenance(frame: pd.DataFrame) -> list[tuple[str, list[tuple[str, int]]]]:
 def config_tables(frame: pd.DataFrame) -> list[Grid]:
     """Return the settings in which models of one task differ: a table for each task, a model a column."""
     tables = []
-    for (task, scale), rows in config_differences(frame).groupby(TASK_SCALE, sort=True):
+    for (task, scale), rows in scale_groups(config_differences(frame)):
         arms = [c for c in rows.columns if c not in (*TASK_SCALE, "setting") and c in frame["arm"].tolist()]
         arms = [arm for arm in arms if rows[arm].notna().any()]
         lines = [

@@ -10,7 +10,8 @@ import math
 
 import pandas as pd
 
-from analysis.stats.arms import TASK_SCALE, arm_table, finished, study_setting
+from analysis.load.scale_order import scale_groups
+from analysis.stats.arms import arm_table, finished, study_setting
 from analysis.stats.grid import Grid
 from analysis.stats.intervals import mean_interval
 from experiments.tasks.metrics import LIKELIHOOD_TYPES
@@ -34,7 +35,7 @@ def against_scores(frame: pd.DataFrame) -> pd.DataFrame:
     (95% t-intervals) are NaN below two seeds. Empty if no study sets ``against``.
     """
     rows: list[dict[str, object]] = []
-    for (task, scale), group in frame.groupby(TASK_SCALE, sort=True):
+    for (task, scale), group in scale_groups(frame):
         if (column := study_setting(group, "against")) is None:
             continue
         runs, arms = group[finished(group)], arm_table(group).query("kind == 'arm' and seeds > 0")

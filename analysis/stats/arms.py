@@ -18,11 +18,9 @@ from typing import Any
 import pandas as pd
 
 from analysis.load.run_record import NUMBERS
+from analysis.load.scale_order import scale_groups
 from analysis.stats.intervals import Estimate, binomial_error, is_share, mean_interval, share_interval
 from experiments.tasks.metrics import LIKELIHOOD_TYPES, Reference
-
-TASK_SCALE = ["task", "scale"]
-"""Columns that together identify one table: runs of one task at one scale."""
 
 AXIS_WORDS = {
     "non_embedding": "non-embedding parameters",
@@ -67,7 +65,7 @@ def arm_table(frame: pd.DataFrame) -> pd.DataFrame:
     they are sorted by score only, and ``mixed`` lists the types.
     """
     rows = []
-    for (task, scale), group in frame.groupby(TASK_SCALE, sort=True):
+    for (task, scale), group in scale_groups(frame):
         mixed = mixed_likelihoods(group)
         arms = sorted(
             (_arm(runs, mixed) for _, runs in group.groupby(["cell", "digest"])), key=lambda arm: arm.order

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pandas as pd
 
+from analysis.load.scale_order import scale_groups
 from analysis.stats.arms import (
-    TASK_SCALE,
     arm_table,
     declared_baseline,
     in_finished_arms,
@@ -47,7 +47,7 @@ def comparisons(frame: pd.DataFrame) -> pd.DataFrame:
     runs on different data are left out. Mixed likelihood types count as one type, named by all their names.
     """
     rows: list[dict[str, object]] = []
-    for (task, scale), group in frame.groupby(TASK_SCALE, sort=True):
+    for (task, scale), group in scale_groups(frame):
         if mixed_data(group):
             continue
         table = arm_table(group)

@@ -11,7 +11,8 @@ from collections.abc import Iterable
 
 import pandas as pd
 
-from analysis.stats.arms import TASK_SCALE, arm_table, finished
+from analysis.load.scale_order import scale_groups
+from analysis.stats.arms import arm_table, finished
 from analysis.stats.grid import Grid
 from analysis.stats.intervals import mean_interval
 
@@ -27,7 +28,7 @@ def further_scores(frame: pd.DataFrame) -> pd.DataFrame:
     """
     rows = []
     order = arm_table(frame).query("kind == 'arm'")
-    for (task, scale), arms in order.groupby(TASK_SCALE, sort=True):
+    for (task, scale), arms in scale_groups(order):
         for _, row in arms.iterrows():
             is_of_arm = (frame["cell"] == row["cell"]) & (frame["digest"] == row["digest"])
             runs = frame[finished(frame) & is_of_arm]

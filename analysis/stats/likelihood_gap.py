@@ -10,7 +10,8 @@ import math
 
 import pandas as pd
 
-from analysis.stats.arms import TASK_SCALE, arm_table, finished, mixed_data, study_setting
+from analysis.load.scale_order import scale_groups
+from analysis.stats.arms import arm_table, finished, mixed_data, study_setting
 from analysis.stats.grid import Grid
 from analysis.stats.intervals import mean_interval
 
@@ -35,7 +36,7 @@ def gaps(frame: pd.DataFrame) -> pd.DataFrame:
     arm has no exact score, if no arm is scored by a bound, or if the runs saw different data.
     """
     rows: list[dict[str, object]] = []
-    for (task, scale), group in frame.groupby(TASK_SCALE, sort=True):
+    for (task, scale), group in scale_groups(frame):
         baseline = study_setting(group, "baseline")
         arms = arm_table(group).query("kind == 'arm' and seeds > 0")
         exact = arms[(arms["arm"] == baseline) & (arms["likelihood"] == "exact")]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from analysis.stats.arms import TASK_SCALE
+from analysis.load.scale_order import TASK_SCALE, scale_groups
 from analysis.stats.grid import Grid
 from analysis.stats.intervals import mean_interval
 from experiments.runtime.errors import RunError
@@ -29,7 +29,7 @@ COST_NOTE = (
 def cost_grid(frame: pd.DataFrame) -> Grid:
     """Return outcomes and costs of the runs of each arm; ``-`` if no record has a value."""
     rows = []
-    for (task, scale, model), runs in frame.groupby([*TASK_SCALE, "arm"], sort=True):
+    for (task, scale, model), runs in scale_groups(frame, [*TASK_SCALE, "arm"]):
         counts = runs["status"].value_counts()
         seconds = runs["training_seconds"]
         records: list[RunResult | None] = []
@@ -82,7 +82,7 @@ def stability_grid(frame: pd.DataFrame, history: pd.DataFrame) -> Grid:
     norms = history[history["kind"] == "train"]
     norms = norms if "grad_norm" in norms else norms.assign(grad_norm=math.nan)
     rows = []
-    for (task, scale, model), runs in frame.groupby([*TASK_SCALE, "arm"], sort=True):
+    for (task, scale, model), runs in scale_groups(frame, [*TASK_SCALE, "arm"]):
         finite = norms[norms["path"].isin(runs["path"])]["grad_norm"]
         finite = finite[finite.map(math.isfinite)]
         spikes, skipped = (

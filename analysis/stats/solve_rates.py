@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import pandas as pd
 
-from analysis.stats.arms import TASK_SCALE, arm_table, study_setting
+from analysis.load.scale_order import scale_groups
+from analysis.stats.arms import arm_table, study_setting
 from analysis.stats.grid import Grid
 from analysis.stats.intervals import wilson_interval
 
@@ -32,7 +33,7 @@ def solve_rates(frame: pd.DataFrame) -> pd.DataFrame:
     interval. Empty if the study does not set ``solved``.
     """
     rows: list[dict[str, object]] = []
-    for (task, scale), group in frame.groupby(TASK_SCALE, sort=True):
+    for (task, scale), group in scale_groups(frame):
         threshold = study_setting(group, "solved")
         if threshold is None or not group["metric"].dropna().str.endswith("accuracy").any():
             continue

@@ -15,14 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from analysis.stats.arms import (
-    TASK_SCALE,
-    arm_table,
-    declared_baseline,
-    in_finished_arms,
-    mixed_data,
-    study_setting,
-)
+from analysis.load.scale_order import TASK_SCALE, scale_groups
+from analysis.stats.arms import arm_table, declared_baseline, in_finished_arms, mixed_data, study_setting
 from analysis.stats.intervals import ratio_residuals
 from analysis.stats.ranking.ranks import baseline_of
 from analysis.stats.verdicts.family import MIN_SEEDS
@@ -75,7 +69,7 @@ def slice_table(frame: pd.DataFrame) -> pd.DataFrame:
     """
     rows_out: list[dict[str, object]] = []
     runs = run_slices(frame)
-    for (task, scale, likelihood), type_slices in runs.groupby([*TASK_SCALE, "likelihood"], sort=True):
+    for (task, scale, likelihood), type_slices in scale_groups(runs, [*TASK_SCALE, "likelihood"]):
         type_runs = frame[
             (frame["task"] == task) & (frame["scale"] == scale) & frame["path"].isin(type_slices["path"])
         ]

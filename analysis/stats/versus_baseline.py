@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pandas as pd
 
-from analysis.stats.arms import TASK_SCALE, arm_table, likelihood_group
+from analysis.load.scale_order import scale_groups
+from analysis.stats.arms import arm_table, likelihood_group
 from analysis.stats.comparisons import comparisons, verdict_of
 from analysis.stats.ranking.ranks import baseline_of, ranks
 from analysis.stats.verdicts.verdict import UNDECIDED
@@ -21,7 +22,7 @@ def with_differences(frame: pd.DataFrame) -> pd.DataFrame:
     """
     arms, pairs = arm_table(frame), comparisons(frame)
     differences: dict[int, dict[str, object]] = {}
-    for (task, scale), rows in arms.groupby(TASK_SCALE, sort=True):
+    for (task, scale), rows in scale_groups(arms):
         table_pairs = pairs[(pairs["task"] == task) & (pairs["scale"] == scale)]
         rank_ranges = ranks(rows, table_pairs)
         scored = rows[(rows["kind"] == "arm") & (rows["seeds"] > 0)]

@@ -11,14 +11,8 @@ from itertools import product
 import pandas as pd
 
 from analysis.load.joined_studies import mixed_packages
-from analysis.stats.arms import (
-    TASK_SCALE,
-    finished,
-    in_finished_arms,
-    mixed_data,
-    mixed_likelihoods,
-    run_notes,
-)
+from analysis.load.scale_order import TASK_SCALE, scale_groups
+from analysis.stats.arms import finished, in_finished_arms, mixed_data, mixed_likelihoods, run_notes
 from analysis.stats.learning_rates.sensitivity import rate_warnings
 from analysis.stats.score_warnings import score_warnings
 from analysis.stats.verdicts.family import MIN_SEEDS
@@ -33,7 +27,7 @@ RESIDUAL_LIMIT = 0.01
 
 def study_warnings(frame: pd.DataFrame) -> list[str]:
     """Return all warnings of a study, the most severe first."""
-    tasks = [(f"{task}, {scale}", group) for (task, scale), group in frame.groupby(TASK_SCALE, sort=True)]
+    tasks = [(f"{task}, {scale}", group) for (task, scale), group in scale_groups(frame)]
     of_tasks = [line for label, group in tasks for line in _of_task(label, group)]
     return [
         *_left_out(frame),
@@ -60,7 +54,7 @@ def _chosen_baseline(frame: pd.DataFrame) -> list[str]:
 def condition_warnings(frame: pd.DataFrame) -> list[str]:
     """Return warnings about failures, different data and different conditions."""
     warnings = _left_out(frame)
-    for (task, scale), group in frame.groupby(TASK_SCALE, sort=True):
+    for (task, scale), group in scale_groups(frame):
         label = f"{task}, {scale}"
         warnings += _missing(label, group) + _other_code(label, group) + _other_data(label, group)
     return [*warnings, *_mixed(frame), *_disturbed(frame)]

@@ -6,7 +6,7 @@ import re
 
 import pandas as pd
 
-from analysis.stats.arms import TASK_SCALE
+from analysis.load.scale_order import scale_groups
 from analysis.stats.comparisons import comparisons
 from analysis.stats.versus_baseline import with_differences
 from analysis.stats.warnings import study_warnings
@@ -42,7 +42,7 @@ def render_latex(frame: pd.DataFrame) -> str:
     """Return a table for each task and scale. Bold: models that may be the best of their likelihood type."""
     arms, pairs = with_differences(frame), comparisons(frame)
     parts = [r"% Needs \usepackage{booktabs} and, as the tables are wide, \usepackage{graphicx}."]
-    for (task, scale), rows in arms.groupby(TASK_SCALE, sort=True):
+    for (task, scale), rows in scale_groups(arms):
         table_pairs = pairs[(pairs["task"] == task) & (pairs["scale"] == scale)]
         runs = frame[(frame["task"] == task) & (frame["scale"] == scale)]
         notes = [*answers(rows), *joined_lines(frame)]

@@ -11,7 +11,8 @@ from collections.abc import Iterable, Sized
 
 import pandas as pd
 
-from analysis.stats.arms import BELOW, TASK_SCALE, likelihood_group, ranked
+from analysis.load.scale_order import scale_groups
+from analysis.stats.arms import BELOW, likelihood_group, ranked
 from analysis.stats.solve_rates import SOLVED
 from analysis.stats.verdicts.family import MIN_SEEDS
 from analysis.tables.columns import interval, p_text
@@ -42,7 +43,7 @@ def answers(arms: pd.DataFrame) -> list[str]:
         arms: from ``with_differences``.
     """
     sentences = []
-    for (task, scale), rows in arms.groupby(TASK_SCALE, sort=True):
+    for (task, scale), rows in scale_groups(arms):
         scored = rows[(rows["kind"] == "arm") & (rows["seeds"] > 0)]
         groups = [likelihood_group(row) for _, row in scored.iterrows()]
         for group in dict.fromkeys(groups):

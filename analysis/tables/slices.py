@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pandas as pd
 
+from analysis.load.scale_order import TASK_SCALE, scale_groups
 from analysis.stats.grid import Grid
 from analysis.stats.text_slices import RECALL, slice_sentences
 from analysis.stats.verdicts.verdict import UNDECIDED
@@ -47,7 +48,7 @@ def slice_grids(table: pd.DataFrame) -> Iterator[Grid]:
     Args:
         table: from ``slice_table``.
     """
-    for (task, scale, likelihood), rows in table.groupby(["task", "scale", "likelihood"], sort=True):
+    for (task, scale, likelihood), rows in scale_groups(table, [*TASK_SCALE, "likelihood"]):
         baseline = rows["baseline"].iloc[0]
         models = [model for model in dict.fromkeys(rows["arm"]) if model != baseline]
         head = ["by", "slice", "bytes", f"{baseline}, bits per token", *models]

@@ -11,7 +11,8 @@ import pandas as pd
 import rich.box
 from rich.table import Table
 
-from analysis.stats.arms import TASK_SCALE, arm_table, finished, mixed_data
+from analysis.load.scale_order import TASK_SCALE, scale_groups
+from analysis.stats.arms import arm_table, finished, mixed_data
 from analysis.stats.solve_rates import SOLVED, solve_rates
 from analysis.stats.targets.performance_profile import lines
 from analysis.tables import markdown
@@ -24,7 +25,7 @@ def task_grid(frame: pd.DataFrame) -> pd.DataFrame:
     ``shallow`` names the best reference line, with its ``shallow_score``. A run that diverged counts as a
     score of 0. Tasks that are not scored by an accuracy, and tasks with runs on different data, are left out.
     """
-    groups = [group for _, group in frame.groupby(TASK_SCALE, sort=True) if not mixed_data(group)]
+    groups = [group for _, group in scale_groups(frame) if not mixed_data(group)]
     if not groups:
         return pd.DataFrame()
     runs = pd.concat(groups)
@@ -63,7 +64,7 @@ def grid_text(table: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
 def grid_markdown(table: pd.DataFrame, warnings: list[str]) -> str:
     """Return the warnings, then the tables of all scales, as Markdown."""
     text = [*(f"- Warning: {escaped(warning)}." for warning in warnings), *[""] * bool(warnings)]
-    for scale, rows in table.groupby("scale", sort=True):
+    for (scale,), rows in scale_groups(table, ["scale"]):
         head, body = grid_text(rows)
         text += [f"## {escaped(str(scale))}", "", *markdown.table(head, body), ""]
     return "\n".join([*text, note(table), ""])
@@ -81,7 +82,7 @@ def note(table: pd.DataFrame) -> str:
 def rich_tables(table: pd.DataFrame) -> list[Table]:
     """Return the tables of all scales for the terminal."""
     tables = []
-    for scale, rows in table.groupby("scale", sort=True):
+    for (scale,), rows in scale_groups(table, ["scale"]):
         head, body = grid_text(rows)
         tables.append(Table(*head, box=rich.box.SIMPLE, title=f"all tasks, {scale}"))
         for row in body:

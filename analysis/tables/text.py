@@ -16,10 +16,11 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from analysis.load.scale_order import scale_groups
 from analysis.stats import against_variable as against
 from analysis.stats import likelihood_gap as gap
 from analysis.stats import solve_rates as solved
-from analysis.stats.arms import TASK_SCALE, arm_table, study_setting
+from analysis.stats.arms import arm_table, study_setting
 from analysis.stats.capacity import capacity_grids, rungs
 from analysis.stats.comparisons import comparisons
 from analysis.stats.compute_multipliers import compute_multipliers
@@ -79,7 +80,7 @@ def study_text(frame: pd.DataFrame, *, wide: bool = False) -> RenderableType:
     parts: list[RenderableType] = [_wrapped(line) for line in (*over_compute(frame), *answers(arms))]
     parts += [_wrapped(line) for line in ("", counts_line(frame), *joined_lines(frame))]
     parts += [_wrapped(f"Warning: {w}.", style="yellow") for w in study_warnings(frame)]
-    for (task, scale), rows in arms.groupby(TASK_SCALE, sort=True):
+    for (task, scale), rows in scale_groups(arms):
         in_table = (pairs["task"] == task) & (pairs["scale"] == scale)
         runs = frame[(frame["task"] == task) & (frame["scale"] == scale)]
         parts += [_wrapped(f"\n{title(rows)}", style="bold"), _wrapped(held_equal(runs)), Text("")]
@@ -158,7 +159,7 @@ def render_markdown(frame: pd.DataFrame, *, wide: bool = False) -> str:
     sentences = (*over_compute(frame), *answers(arms), counts_line(frame), *joined_lines(frame))
     lines = [f"- {escaped(line)}" for line in sentences]
     lines += [f"- Warning: {escaped(w)}." for w in study_warnings(frame)]
-    for (task, scale), rows in arms.groupby(TASK_SCALE, sort=True):
+    for (task, scale), rows in scale_groups(arms):
         runs = frame[(frame["task"] == task) & (frame["scale"] == scale)]
         in_table = (pairs["task"] == task) & (pairs["scale"] == scale)
         lines += ["", f"## {escaped(title(rows))}", "", escaped(held_equal(runs)), ""]
@@ -179,7 +180,7 @@ def render_markdown(frame: pd.DataFrame, *, wide: bool = False) -> str:
 def render_scores(frame: pd.DataFrame) -> str:
     """Return as Markdown the table of each task and the gap between likelihood types, without sentences."""
     lines: list[str] = []
-    for (task, scale), rows in with_differences(frame).groupby(TASK_SCALE, sort=True):
+    for (task, scale), rows in scale_groups(with_differences(frame)):
         runs = frame[(frame["task"] == task) & (frame["scale"] == scale)]
         lines += [f"## {escaped(title(rows))}", "", *markdown_table(rows[rows["kind"] == "arm"]), ""]
         lines += [escaped(" ".join([held_equal(runs), *reference_line(rows)])), ""]
@@ -210,7 +211,7 @@ def markdown_table(rows: pd.DataFrame, *, wide: bool = False) -> list[str]:
 
 def grids_over_tasks(frame: pd.DataFrame) -> list[Grid]:
     """Return the tables about multiple tasks or budgets: compute multipliers, profiles, capacities."""
-    profiles = [profile_grid(rows) for _, rows in across_tasks(frame).groupby("scale", sort=True)]
+    profiles = [profile_grid(rows) for _, rows in scale_groups(across_tasks(frame), ["scale"])]
     multipliers = compute_grids(compute_multipliers(frame), study_setting(frame, "explains"))
     return [*multipliers, *profiles, *capacity_grids(rungs(frame))]
 

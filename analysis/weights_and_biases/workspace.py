@@ -16,7 +16,7 @@ import wandb_workspaces.reports.v2 as wr
 import wandb_workspaces.workspaces as ws
 from wandb_workspaces import expr
 
-from analysis.stats.arms import TASK_SCALE
+from analysis.load.scale_order import TASK_SCALE
 from analysis.tables.text import render_markdown
 from experiments.config.study import study_command
 

@@ -5,14 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from analysis.stats.arms import (
-    TASK_SCALE,
-    arm_table,
-    declared_baseline,
-    finished,
-    likelihood_group,
-    ranked,
-)
+from analysis.load.scale_order import TASK_SCALE, scale_groups
+from analysis.stats.arms import arm_table, declared_baseline, finished, likelihood_group, ranked
 from analysis.stats.comparisons import comparisons, verdict_of
 from analysis.stats.targets.steps_to_loss import first_reached, validation_curve
 from analysis.stats.verdicts.verdict import BETTER, WORSE
@@ -41,7 +35,7 @@ def levels_reached(frame: pd.DataFrame, history: pd.DataFrame) -> pd.DataFrame:
     curves = dict(list(history[history["kind"] == "validation"].groupby("path")))
     rows: list[dict[str, object]] = []
     arms = arm_table(frame).query("kind == 'arm' and seeds > 0 and seeds == runs")
-    for (task, scale, _), group in arms.groupby([*TASK_SCALE, "likelihood"], dropna=False, sort=True):
+    for (task, scale, _), group in scale_groups(arms, [*TASK_SCALE, "likelihood"], dropna=False):
         baseline, example = baseline_of(group, frame), group.iloc[0]
         metric, direction = str(example["metric"]), str(example["direction"])
         table_runs = frame[finished(frame) & (frame["task"] == task) & (frame["scale"] == scale)]
@@ -93,7 +87,7 @@ def baseline_gains(frame: pd.DataFrame) -> pd.DataFrame:
     """
     pairs, rows = comparisons(frame), []
     arms = arm_table(frame).query("kind == 'arm' and seeds > 0 and seeds == runs")
-    for (task, scale, _), group in arms.groupby([*TASK_SCALE, "likelihood"], dropna=False, sort=True):
+    for (task, scale, _), group in scale_groups(arms, [*TASK_SCALE, "likelihood"], dropna=False):
         baseline = baseline_of(group, frame)
         table_pairs = pairs[(pairs["task"] == task) & (pairs["scale"] == scale)]
         for model in group["arm"]:

@@ -10,6 +10,7 @@ import math
 
 import pandas as pd
 
+from analysis.load.scale_order import scale_groups
 from analysis.stats.aggregates import Interval, interquartile_mean, probability_of_improvement
 from analysis.stats.arms import finished, mixed_data, study_setting
 from analysis.stats.grid import Grid
@@ -55,7 +56,7 @@ def whole_tasks(frame: pd.DataFrame) -> dict[str, list[str]]:
         str(scale): [
             str(task) for task, task_runs in runs.groupby("task", sort=True) if not mixed_data(task_runs)
         ]
-        for scale, runs in of_shares.groupby("scale", sort=True)
+        for (scale,), runs in scale_groups(of_shares, ["scale"])
     }
 
 

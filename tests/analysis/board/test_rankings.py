@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from analysis.board.families import description, family
+from analysis.board.families import family
 from analysis.board.pages import Board, pages
 from analysis.board.rankings import Ranking, rankings, score_frame
 from analysis.board.sources import Source, read_sources, submitted, with_all_columns
@@ -127,9 +127,3 @@ def test_pages_link_to_each_other_and_escape_names(frame: pd.DataFrame) -> None:
 )  # fmt: skip
 def test_the_family_follows_from_the_name_of_the_backbone(backbone: str, expected: str) -> None:
     assert family(backbone) == expected
-
-
-def test_a_description_is_the_comment_of_a_yaml() -> None:
-    assert description("backbone", "mamba").startswith("Mamba: selective")
-    assert description("backbone", "decoder_alibi").startswith("A decoder with a bias by distance")
-    assert description("backbone", "nothing") == ""

@@ -13,9 +13,9 @@ import pytest
 
 from analysis.compare import main
 from analysis.figures.curves import AXES, learning_curves
+from analysis.load.scale_order import TASK_SCALE
 from analysis.load.study import load_history, load_study
 from analysis.report.tables import score_and_cost_columns
-from analysis.stats.arms import TASK_SCALE
 from analysis.stats.versus_baseline import with_differences
 from analysis.tables.body import table_rows
 from tests import ROOT
