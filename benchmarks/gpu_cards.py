@@ -1,4 +1,4 @@
-"""What a card can do by its maker's word, and what share of the possible a measurement is."""
+"""Peak rates of GPUs as specified by their vendors, and measurements as fractions of them."""
 
 from __future__ import annotations
 

@@ -24,11 +24,11 @@ from experiments.benchmark import timing
 from experiments.benchmark.timing import matmul_rate, memory_rate
 
 Cell = tuple[dict[str, Any], Callable[[], dict[str, Any]]]
-"""What a row is about, and what measures it."""
+"""Columns that identify a row, and the function that measures it."""
 
 
 def rate_cells(device: torch.device, tiny: bool) -> Iterable[Cell]:
-    """What this device reaches at all."""
+    """Return the cells of the peak rates of this device, as measured."""
 
     def measure() -> dict[str, float]:
         if tiny:

@@ -137,7 +137,7 @@ def add_shares(results: dict[str, Any]) -> None:
 
 
 def table(name: str, part: dict[str, Any]) -> str:
-    """What a part found, for people."""
+    """Return the results of a part as Markdown."""
     rows = part["rows"]
     columns = list(dict.fromkeys(key for row in rows for key in row if key != "kernels"))
     cells = [[shown(row.get(column)) for column in columns] for row in rows]

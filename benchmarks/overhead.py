@@ -70,7 +70,7 @@ COMPARED = (
     ("harness : bare loop", "silent", "bare"),
     ("with records : without", "logged", "silent"),
 )
-"""What is said of two loops; the first line is how far two that are the same seem to differ."""
+"""Name of each comparison, and its two loops; the first one is the difference of two equal loops."""
 Times = npt.NDArray[np.float64]
 """Seconds, the last dimension being: by the clock, and of the processor. A checkpoint's are by the clock."""
 

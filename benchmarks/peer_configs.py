@@ -30,7 +30,7 @@ class Shape:
 
 
 def dense_settings(shape: Shape) -> dict[str, Any]:
-    """What the configurations of transformers agree on."""
+    """Return the settings that all configurations of ``transformers`` share."""
     return {
         "hidden_size": shape.d_model,
         "num_hidden_layers": shape.layers,

@@ -1,4 +1,4 @@
-"""What the shallow baselines of the long-range tasks reach: the table of docs/reference/long_range.md.
+"""Scores of the shallow baselines of the long-range tasks: the table of docs/reference/long_range.md.
 
 PYTHONPATH=. python benchmarks/shallow_solvers.py
 """

@@ -33,7 +33,7 @@ OUTLIERS = 5
 
 @dataclass(frozen=True, kw_only=True)
 class UntrainedConfig:
-    """What to read, and where the rows go."""
+    """Input and output files."""
 
     points: str = ""
     """CSV file of the Chinchilla runs; empty leaves their refit out."""

@@ -28,7 +28,7 @@ from experiments.runtime.errors import ConfigError
 
 @dataclass(frozen=True, kw_only=True)
 class SubmitConfig:
-    """What is submitted."""
+    """The study and the model to submit."""
 
     study: str = ""
     """The study: track/cpu, compare, laptop."""

@@ -31,7 +31,7 @@ MARK = "wandb-analysis.json"
 
 @dataclass(frozen=True, kw_only=True)
 class Contents:
-    """What is uploaded of a study."""
+    """Tables, figures and files of a study that are uploaded."""
 
     study: str
     tables: Mapping[str, pd.DataFrame]
@@ -58,7 +58,7 @@ class Contents:
 
 
 def contents(frame: pd.DataFrame, page: Findings) -> Contents:
-    """What is uploaded of a study; paths on this machine and command lines are not."""
+    """Return the uploads of a study, without paths of this machine and without command lines."""
     frame = frame.drop(columns=["path", "command"])
     frame = frame.assign(message=[redact(text) for text in frame["message"]])
     tables = {"verdict": with_differences(frame), "comparisons": comparisons(frame), "results": frame}

@@ -134,7 +134,7 @@ def report(
 
 
 def spec(view: Any) -> dict[str, Any]:
-    """What is sent for a Workspace or a Report, as plain JSON values; the same study gives the same."""
+    """Return a Workspace or a Report as plain JSON values, the same in each call for a study."""
     return view._to_model().model_dump(mode="json", by_alias=True, exclude_none=True)
 
 

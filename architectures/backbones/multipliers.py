@@ -28,21 +28,21 @@ class MultipliersConfig:
     head: float = 1.0
     """Logits."""
     attention_in: float = 1.0
-    """What attention reads."""
+    """Inputs of attention."""
     attention_out: float = 1.0
-    """What attention writes."""
+    """Outputs of attention."""
     key: float = 1.0
     """Keys of attention."""
     mamba2_in: float = 1.0
-    """What Mamba-2 reads."""
+    """Inputs of Mamba-2."""
     mamba2_out: float = 1.0
-    """What Mamba-2 writes."""
+    """Outputs of Mamba-2."""
     mamba2_parts: list[float] = field(default_factory=lambda: [1.0] * 5)
     """Gate, channels, B, C and time steps of Mamba-2, as projected."""
     gate: float = 1.0
     """The gate of dense feed-forwards, before its activation."""
     down: float = 1.0
-    """What dense feed-forwards write."""
+    """Outputs of dense feed-forwards."""
 
     def __post_init__(self) -> None:
         if len(self.mamba2_parts) != 5:

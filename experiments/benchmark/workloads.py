@@ -1,4 +1,4 @@
-"""What is timed in one cell of a benchmark: training steps, prompts, single tokens.
+"""The timed workloads of a benchmark: training steps, prefill, decoding of single tokens.
 
 A training step is forward, backward, clipping and AdamW on random tokens, every position scored; of a model
 that works block by block it reads each sequence twice, noisy and clean, as in training. Prefill reads a
@@ -31,7 +31,7 @@ APPROACH = 64
 
 @dataclass(frozen=True, kw_only=True)
 class CellConfig:
-    """What one process measures."""
+    """Settings of the measurement of one process."""
 
     mode: str
     """One of ``MODES``."""

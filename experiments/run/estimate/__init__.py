@@ -1,1 +1,1 @@
-"""What a run takes of GPUs, computed before it: memory of each by part, hours, disk, a time limit."""
+"""Estimate the resources of a run before it: memory of each GPU by part, hours, disk, a time limit."""

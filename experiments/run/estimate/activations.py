@@ -81,7 +81,7 @@ class _Ledger:
     inputs: dict[int, int] = field(default_factory=dict)
     logits: set[int] = field(default_factory=set)
     alive: list[Any] = field(default_factory=list)
-    """What is counted, so that no address is used twice."""
+    """The counted storages, kept alive so that no address is used twice."""
 
     def keep(self, tensor: Tensor) -> Tensor:
         """Count a tensor that the backward pass needs."""

@@ -36,7 +36,7 @@ class StepMemory:
     gradients: int
     moments: int
     activations: int | None
-    """What the backward pass finds kept, logits left out; None where it depends on data."""
+    """Activations kept for the backward pass, without logits; None where they depend on data."""
     recomputed: int | None
     """The same with ``parallel.activation_checkpointing=block``."""
     logits: int | None
@@ -63,7 +63,7 @@ class StepMemory:
 
 @dataclass(frozen=True, kw_only=True)
 class Resources:
-    """What a run takes of a cluster."""
+    """Resources of a cluster that a run needs."""
 
     processes: int
     memory: StepMemory

@@ -1,4 +1,4 @@
-"""What a command asks to generate: prompts, and the settings they are continued with."""
+"""The request of a command: prompts, and the settings of their continuation."""
 
 from __future__ import annotations
 
