@@ -10,12 +10,24 @@ from collections.abc import Iterator
 import pytest
 
 from architectures.kernels import backend
-from tests.kernels import interpreter
+from tests.kernels import differences, interpreter
 
 
 def pytest_configure(config: pytest.Config) -> None:
     if "kernels" in str(config.option.markexpr).replace("not kernels", ""):
         interpreter.prepare()
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    reports = [*terminalreporter.getreports("passed"), *terminalreporter.getreports("failed")]
+    if lines := differences.table(report for report in reports if report.when == "call"):
+        terminalreporter.section("kernels: largest differences, relative to the largest element")
+        terminalreporter.write("".join(f"{line}\n" for line in lines))
+
+
+@pytest.fixture(autouse=True)
+def _notes(request: pytest.FixtureRequest) -> None:
+    differences.NOTES = request.node.user_properties
 
 
 @pytest.fixture(params=interpreter.MAMBA_SSM)

@@ -21,12 +21,15 @@ from architectures.layers.linear_attention.dplr import dplr
 from architectures.layers.linear_attention.gla import gated_linear_attention
 from architectures.layers.ssm.ssd import ssd
 from architectures.mixers import deltanet, deltaproduct, gated_deltanet, gla, kda, rwkv7
-from tests.kernels.test_mamba_ssm import SHAPES, assert_close, gradients, ssd_inputs
+from tests.kernels.differences import assert_close
+from tests.kernels.test_mamba_ssm import SHAPES, gradients, ssd_inputs
 
 pytestmark = pytest.mark.kernels
 
 SIZES = [(1, 70, 1, 16, 16), (2, 21, 2, 32, 16)]
 """B, T, H, K, V: several chunks of 64 positions, and a single one that is not full."""
+PACKED = 1e-4
+"""Tolerance on packed documents: a decay of zero is replaced by a small one; its logarithm costs digits."""
 RECURRENCES: dict[str, Callable[..., tuple[Tensor, Tensor]]] = {
     "gla": gated_linear_attention,
     "deltanet": delta_rule,
@@ -87,9 +90,9 @@ def assert_same(
         for tensors, path in ((leaves, "fla"), (exact, "reference"))
     )
     for actual, wanted in zip(outputs, expected, strict=True):
-        assert_close(actual, wanted, dtype)
+        assert_close(f"fla {name}", actual, wanted, dtype)
     for actual, wanted in zip(gradients(outputs, leaves), gradients(expected, exact), strict=True):
-        assert_close(actual, wanted, dtype)
+        assert_close(f"fla {name}", actual, wanted, dtype)
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -106,7 +109,6 @@ def test_its_operands_may_be_bfloat16(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["gla", "gated_deltanet", "gated_deltaproduct", "kda", "rwkv7"])
 def test_documents_begin_with_an_empty_memory(name: str) -> None:
-    """A decay of zero is replaced by a small one; its logarithm costs digits of the sums."""
     starts_BT = torch.zeros(2, 21, dtype=torch.bool)
     starts_BT[0, 7] = starts_BT[0, 16] = starts_BT[1, 1] = True
     inputs = operands(name, SIZES[1], starts_BT=starts_BT)
@@ -116,7 +118,7 @@ def test_documents_begin_with_an_empty_memory(name: str) -> None:
         (y_BTHV, expected_BTHV),
         *zip(gradients((y_BTHV,), inputs), gradients((expected_BTHV,), inputs), strict=True),
     ):
-        assert (actual - wanted).abs().max() < 1e-4 * wanted.abs().max()
+        assert_close(f"fla {name}, packed", actual, wanted, tolerance=PACKED)
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -124,9 +126,9 @@ def test_ssd_is_linear_attention_with_a_decay_for_each_head(shape: tuple[int, ..
     inputs = ssd_inputs(shape)
     outputs, expected = (ssd(*inputs, path=path) for path in ("fla", "reference"))
     for actual, wanted in zip(outputs, expected, strict=True):
-        assert_close(actual, wanted)
+        assert_close("fla mamba2", actual, wanted)
     for actual, wanted in zip(gradients(outputs, inputs), gradients(expected, inputs), strict=True):
-        assert_close(actual, wanted)
+        assert_close("fla mamba2", actual, wanted)
 
 
 def test_ssd_computes_packed_documents() -> None:
@@ -134,7 +136,7 @@ def test_ssd_computes_packed_documents() -> None:
     reset_BT = torch.zeros(2, 40, dtype=torch.bool)
     reset_BT[0, 7] = reset_BT[0, 16] = reset_BT[1, 31] = True
     outputs, expected = (ssd(*inputs, reset_BT=reset_BT, path=path) for path in ("fla", "reference"))
-    assert (outputs[0] - expected[0]).abs().max() < 1e-4 * expected[0].abs().max()
+    assert_close("fla mamba2, packed", outputs[0], expected[0], tolerance=PACKED)
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
@@ -158,7 +160,7 @@ def test_a_mixer_reads_a_prompt_in_two_pieces_as_in_pytorch(module: Any, precisi
         results.append((whole_BTD, torch.cat([first_BTD, second_BTD], dim=1), state["memory"]))
     dtype = torch.bfloat16 if precision == "bf16" else torch.float32
     for actual, expected in zip(*results, strict=True):
-        assert_close(actual, expected.detach(), dtype)
+        assert_close(f"fla {module.__name__.rpartition('.')[2]} mixer", actual, expected.detach(), dtype)
 
 
 def test_the_functions_that_we_call_exist() -> None:

@@ -16,19 +16,15 @@ from architectures.kernels import backend
 from architectures.layers.ssm.causal_conv1d import CausalConvolution
 from architectures.layers.ssm.selective_scan import selective_scan
 from architectures.layers.ssm.ssd import ssd
+from tests.kernels.differences import assert_close
 
 pytestmark = pytest.mark.kernels
 
-TOLERANCE = {torch.float32: 5e-6, torch.bfloat16: 2e-2}
-"""Largest difference, relative to the largest element of what is compared: of float32 sums in another order,
-and of operands rounded to 8 bits."""
+SSD, STEP = "mamba-ssm SSD", "mamba-ssm selective_state_update"
+NORM, SCAN = "mamba-ssm gated norm", "mamba-ssm selective_scan_ref"
+CONVOLUTION = "causal-conv1d causal_conv1d_ref"
 SHAPES = [(1, 64, 2, 16, 1, 16, 32), (2, 40, 4, 16, 2, 16, 16), (1, 17, 3, 32, 3, 32, 16)]
 """B, T, H, P, G, N and the chunk length."""
-
-
-def assert_close(actual: Tensor, expected: Tensor, dtype: torch.dtype = torch.float32) -> None:
-    difference = (actual.float() - expected.float()).abs().max() / expected.abs().max().clamp_min(1e-3)
-    assert difference < TOLERANCE[dtype]
 
 
 def ssd_inputs(shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> list[Tensor]:
@@ -66,9 +62,9 @@ def test_the_kernel_of_ssd_computes_our_recurrence(
     operands = inputs if continued else inputs[:-1]
     outputs, expected = (ssd(*operands, chunk=shape[-1], path=path) for path in ("mamba_ssm", "reference"))
     for actual, wanted in zip(outputs, expected, strict=True):
-        assert_close(actual, wanted)
+        assert_close(SSD, actual, wanted)
     for actual, wanted in zip(gradients(outputs, operands), gradients(expected, operands), strict=True):
-        assert_close(actual, wanted)
+        assert_close(SSD, actual, wanted)
 
 
 def test_it_computes_packed_documents(mamba_ssm: str) -> None:
@@ -78,16 +74,16 @@ def test_it_computes_packed_documents(mamba_ssm: str) -> None:
     outputs, expected = (
         ssd(*inputs, reset_BT=reset_BT, chunk=16, path=path) for path in ("mamba_ssm", "reference")
     )
-    assert_close(outputs[0], expected[0])
+    assert_close(SSD, outputs[0], expected[0])
     for actual, wanted in zip(gradients(outputs[:1], inputs), gradients(expected[:1], inputs), strict=True):
-        assert_close(actual, wanted)
+        assert_close(SSD, actual, wanted)
 
 
 def test_its_operands_may_be_bfloat16(mamba_ssm: str) -> None:
     inputs = ssd_inputs(SHAPES[0], torch.bfloat16)[:-1]
     y_BTHP, _ = ssd(*inputs, chunk=32, path="mamba_ssm")
     expected_BTHP, _ = ssd(*(x.float() for x in inputs), path="reference")
-    assert_close(y_BTHP, expected_BTHP, torch.bfloat16)
+    assert_close(SSD, y_BTHP, expected_BTHP, torch.bfloat16)
 
 
 @pytest.mark.parametrize("skip", ["head", "channel"])
@@ -106,8 +102,8 @@ def test_time_step_gate_and_skip_are_those_of_the_mixer(mamba_ssm: str, skip: st
     delta = F.softplus(dt + bias).clamp(0.05, 1.0)
     scanned, expected_last = ssd(x, delta, A, B, C, initial, path="reference")
     expected = (scanned + (D if D.ndim == 2 else D[:, None]) * x) * F.silu(z)
-    assert_close(y, expected)
-    assert_close(last, expected_last)
+    assert_close(SSD, y, expected)
+    assert_close(SSD, last, expected_last)
 
 
 def test_a_decoding_step_is_that_of_the_package(mamba_ssm: str) -> None:
@@ -125,8 +121,8 @@ def test_a_decoding_step_is_that_of_the_package(mamba_ssm: str) -> None:
         dt_bias=torch.zeros(4, 1).expand(-1, 16),
     )
     expected_y, expected_state = ssd(x, delta, A, B, C, initial, path="mamba_ssm")
-    assert_close(y, expected_y[:, 0] + D * x[:, 0])
-    assert_close(state, expected_state)
+    assert_close(STEP, y, expected_y[:, 0] + D * x[:, 0])
+    assert_close(STEP, state, expected_state)
 
 
 @pytest.mark.parametrize("before_gate", [False, True])
@@ -139,7 +135,7 @@ def test_the_gated_norm_is_that_of_the_package(mamba_ssm: str, before_gate: bool
     norm.weight.data.copy_(weight)
     module = importlib.import_module("mamba_ssm.ops.triton.layernorm_gated")
     actual = module.rmsnorm_fn(y, weight, None, gate, eps=1e-5, group_size=16, norm_before_gate=before_gate)
-    assert_close(actual, norm(y, gate).detach())
+    assert_close(NORM, actual, norm(y, gate).detach())
 
 
 def test_the_selective_scan_has_their_signature(mamba_ssm: str) -> None:
@@ -150,9 +146,9 @@ def test_the_selective_scan_has_their_signature(mamba_ssm: str) -> None:
     inputs = [tensor.requires_grad_() for tensor in (u, delta.abs(), A, B, C)]
     outputs, expected = (selective_scan(*inputs, path=path) for path in ("mamba_ssm", "reference"))
     for actual, wanted in zip(outputs, expected, strict=True):
-        assert_close(actual, wanted)
+        assert_close(SCAN, actual, wanted)
     for actual, wanted in zip(gradients(outputs[:1], inputs), gradients(expected[:1], inputs), strict=True):
-        assert_close(actual, wanted)
+        assert_close(SCAN, actual, wanted)
 
 
 @pytest.mark.parametrize("packed", [False, True])
@@ -166,7 +162,7 @@ def test_the_convolution_has_their_signature(mamba_ssm: str, packed: bool) -> No
     actual, expected = (
         layer.activated(x_BTC, positions_BT=positions_BT, path=path) for path in ("mamba_ssm", "torch")
     )
-    assert_close(actual, expected.detach())
+    assert_close(CONVOLUTION, actual, expected.detach())
 
 
 def test_the_functions_that_we_call_exist(mamba_ssm: str) -> None:

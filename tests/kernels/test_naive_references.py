@@ -20,6 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from architectures.layers.attention.forgetting import in_columns
+from tests.kernels.differences import note
 from tests.kernels.test_fla import RECURRENCES, operands
 
 pytestmark = pytest.mark.kernels
@@ -133,7 +134,9 @@ def largest(name: str, size: tuple[int, ...], dtype: torch.dtype) -> float:
 @pytest.mark.parametrize("size", SIZES, ids=str)
 @pytest.mark.parametrize("name", NAMES)
 def test_the_authors_loop_gives_the_same(name: str, size: tuple[int, ...], dtype: torch.dtype) -> None:
-    assert largest(name, size, dtype) < TOLERANCE[dtype]
+    difference = largest(name, size, dtype)
+    note(f"fla {name}, loop of the authors", dtype, difference)
+    assert difference < TOLERANCE[dtype]
 
 
 def main() -> None:
