@@ -1,11 +1,12 @@
 """Runs the harness on a device that is neither the CPU nor a GPU.
 
-    python -m tests.other_device families bf16
+    python -m tests.other_device other families bf16
 
-Tensors of the device have no values (PyTorch's fake tensors), so it finds what a machine without a GPU
-otherwise hides: an operation that mixes tensors of the host and of the device, and each place where the host
-waits for a value. A value that the host reads is one. The device's autocast lowers matrix products only. The
-device belongs to the process, so tests start one of their own.
+The device is ``other``, which PyTorch's CPU build has too, or ``cuda`` in the CUDA build, in a process that
+``tests/cuda_without_driver.py`` gives a GPU. Its tensors have no values (PyTorch's fake tensors), so it finds
+what a machine without a GPU otherwise hides: an operation that mixes tensors of the host and of the device,
+and each place where the host waits for a value. A value that the host reads is one. The autocast of ``other``
+lowers matrix products only. The device belongs to the process, so tests start one of their own.
 
 Prints a JSON object for each case: its name, and the places that waited in a training step, an evaluation and
 a generation.
@@ -34,6 +35,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
+from architectures.kernels import backend, fla
 from architectures.kernels.cpu import build as cpu_build
 from architectures.layers.attention import functional
 from experiments.evaluation.measure import measure
@@ -46,8 +48,7 @@ from experiments.training.parallel.device_mesh import ParallelDims
 from experiments.training.trainer import Trainer
 from tests.experiments import commands
 
-NAME = "other"
-DEVICE = torch.device("privateuseone", 0)  # its name until it is set up
+DEVICE = torch.device("meta")  # until it is set up
 PRODUCTS = ("linear", "matmul", "mm", "bmm", "addmm", "baddbmm", "conv1d", "scaled_dot_product_attention")
 """Operations that autocast lowers."""
 ANSWERS = {"nonzero", "masked_select", "_unique2", "unique_consecutive", "bincount", "equal"}
@@ -208,7 +209,7 @@ class OtherDevice(TorchDispatchMode):
         name = func.overloadpacket.__name__
         fake = any(isinstance(each, FakeTensor) for each in tree_leaves((args, kwargs)))
         device = torch.device(kwargs["device"]) if kwargs.get("device") is not None else None
-        if not fake and (device is None or device.type != NAME):
+        if not fake and (device is None or device.type != DEVICE.type):
             return func(*args, **kwargs)
         if name == "_local_scalar_dense":
             self.waits[caller()] += 1
@@ -265,11 +266,34 @@ def caller() -> str:
     )
 
 
-def set_up() -> None:
+def set_up(name: str) -> None:
     """Give the process the device, and PyTorch what it asks of one."""
+    global DEVICE
     torch.autograd.set_multithreading_enabled(False)  # a thread for the device would outlive Python
-    _setup_privateuseone_for_python_backend(NAME)
-    module = getattr(torch, NAME)
+    if name == "cuda":
+        _without_a_driver()
+    else:
+        _register(name)
+    DEVICE = torch.device(name, 0)
+    nn.Module.to = moved  # type: ignore[assignment,method-assign]
+    run_module.torch_device = lambda name: DEVICE
+    functional._compiled_flex = lambda: dense_flex_attention
+    cpu_build.problem = lambda: "a test uses another device"
+
+
+def _without_a_driver() -> None:
+    """Keep PyTorch's CUDA build from what a GPU would have to do, and from Triton's kernels."""
+    FakeTensorMode.avoid_device_init = True  # type: ignore[assignment,method-assign]
+    Tensor.pin_memory = lambda self: self  # type: ignore[assignment,method-assign]
+    torch.cuda.reset_peak_memory_stats = torch.cuda.empty_cache = lambda *_: None  # type: ignore[assignment]
+    torch.cuda.max_memory_allocated = lambda *_: 0  # type: ignore[assignment]
+    backend.DEVICES = fla.DEVICES = ("none",)
+
+
+def _register(name: str) -> None:
+    """Add a device to PyTorch, with an autocast."""
+    _setup_privateuseone_for_python_backend(name)
+    module = getattr(torch, name)
     module.get_amp_supported_dtype = lambda: [torch.bfloat16]
     module.manual_seed_all = lambda seed: None
     module._is_in_bad_fork = lambda: False
@@ -277,10 +301,6 @@ def set_up() -> None:
     KEPT[0].fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")
     for name in PRODUCTS:
         KEPT[1].impl(name, lowered(getattr(torch.ops.aten, name)), "AutocastPrivateUse1")
-    nn.Module.to = moved  # type: ignore[assignment,method-assign]
-    run_module.torch_device = lambda name: DEVICE
-    functional._compiled_flex = lambda: dense_flex_attention
-    cpu_build.problem = lambda: "a test uses another device"
 
 
 def dense_flex_attention(
@@ -382,8 +402,8 @@ def waits(*overrides: str) -> dict[str, dict[str, int]]:
     return waits_by_stage
 
 
-def main(group: str, precision: str, *chosen: str) -> None:
-    set_up()
+def main(device: str, group: str, precision: str, *chosen: str) -> None:
+    set_up(device)
     for name in chosen or CASES[group]:
         result = waits(*CASES[group][name], f"device.precision={precision}")
         print(json.dumps({"case": name, **result}), flush=True)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+from tests import cuda_without_driver
 from tests.experiments import commands
 from tests.other_device import CASES
 
@@ -23,12 +25,23 @@ LAYERS_THAT_WAIT = {
 
 @pytest.mark.full
 @pytest.mark.parametrize(
-    ("group", "precision"),
-    [("families", "bf16"), ("families", "fp32"), ("objectives", "bf16"), ("options", "bf16")],
+    ("device", "group", "precision"),
+    [
+        ("other", "families", "bf16"),
+        ("other", "families", "fp32"),
+        ("other", "objectives", "bf16"),
+        ("other", "options", "bf16"),
+        ("cuda", "families", "bf16"),
+    ],
 )
-def test_every_case_trains_evaluates_and_generates_on_another_device(group: str, precision: str) -> None:
+def test_every_case_trains_evaluates_and_generates_on_another_device(
+    device: str, group: str, precision: str, tmp_path: Path
+) -> None:
+    if device == "cuda" and (problem := cuda_without_driver.problem()):
+        pytest.skip(problem)
     done = subprocess.run(
-        [sys.executable, "-m", "tests.other_device", group, precision],
+        [sys.executable, "-m", "tests.other_device", device, group, precision],
+        env=cuda_without_driver.environment(tmp_path) if device == "cuda" else None,
         cwd=commands.ROOT,
         capture_output=True,
         text=True,
