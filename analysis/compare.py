@@ -3,7 +3,6 @@
     archbench compare study=compare [out=FOLDER] [speed=rows.parquet] [--wide] [--allow-mixed] [--figures]
     archbench compare study=one,two
     archbench compare frame=docs/results/compare.parquet out=FOLDER
-    archbench compare study=bridge probes=cpu
 
 Prints what wins, by how much and how surely, then a table for each task, and one of all tasks that are scored
 by an accuracy; for multiple studies also what differs between them. Writes results.csv and results.parquet (a
@@ -11,11 +10,9 @@ row for each run), table.csv, table.md and table.tex (a row for each model), pai
 models that are compared), slices.csv (a row for each slice of a text of each model), task_grid.csv and
 task_grid.md (all tasks, with the 95% Wilson interval of each rate of solving), verdicts.svg and verdicts.png
 (each model's difference from the baseline, with its 95% interval) and compare.html, a page with all figures,
-which opens without a network. Where the study has them: compute.csv (study.baseline at several budgets),
-against.svg (study.against), capacity.csv and for each ladder capacity_LADDER.svg and .png (study.ladder).
-
-With probes=, the order of models on each of those workloads is correlated with their order in this study, and
-bridge.csv, bridge.md and bridge.svg are written.
+which opens without a network. Where the study has them: compute.csv and decision_accuracy.csv (several
+budgets), against.svg (study.against), capacity.csv and for each ladder capacity_LADDER.svg and .png
+(study.ladder).
 """
 
 from __future__ import annotations
@@ -30,7 +27,6 @@ import pandas as pd
 from rich.console import Console
 
 from analysis.figures.against import against_figure
-from analysis.figures.bridge import bridge_figure
 from analysis.figures.capacity import capacity_figures
 from analysis.figures.files import FILE_FORMATS, figure_bytes
 from analysis.figures.matplotlib_export import printed
@@ -40,24 +36,20 @@ from analysis.load.study import load_history, load_study
 from analysis.report.page import Findings, find, render_page
 from analysis.speed.rows import load_all_modes
 from analysis.stats.arms import study_setting
-from analysis.stats.bridge import bridge
 from analysis.stats.capacity import capacity_frame, rungs
 from analysis.stats.comparisons import comparisons
 from analysis.stats.compute_multipliers import compute_multipliers
+from analysis.stats.decision_accuracy import decision_accuracy
 from analysis.stats.targets.steps_to_loss import with_steps
 from analysis.stats.text_slices import slice_table
 from analysis.stats.versus_baseline import with_differences
 from analysis.stats.warnings import study_warnings, with_warnings
-from analysis.tables.bridge import bridge_markdown
 from analysis.tables.columns import WIDTH
 from analysis.tables.compute import over_compute
 from analysis.tables.headings import study_name
 from analysis.tables.latex import render_latex
 from analysis.tables.task_grid import grid_markdown, note, rich_tables, task_grid
 from analysis.tables.text import render_markdown, render_tables, study_text
-from analysis.track.frame import track_frame
-from analysis.track.results import scored_runs
-from analysis.track.rules import read_track, track_names
 from experiments.config.options import run_command
 from experiments.runtime.errors import nearest
 from experiments.tracking.results_frame import NEEDED, read_results
@@ -84,8 +76,6 @@ class CompareConfig:
     """Where the results go; empty for ``RUNS/STUDY/analysis``."""
     speed: str = ""
     """Parquet or JSON file of rows of ``archbench benchmark``, for the page; empty for none."""
-    probes: str = ""
-    """Workloads whose order of models is correlated with this study's: a track, a study or a Parquet file."""
     wide: bool = False
     """Print all columns, not the eight that fit 100 characters."""
     baseline: str = ""
@@ -104,8 +94,6 @@ class Comparison:
     frame: pd.DataFrame
     history: pd.DataFrame
     page: Findings
-    correlations: pd.DataFrame | None
-    """Of the workloads of ``probes`` with this study, from ``analysis.stats.bridge``; None for none."""
 
     @property
     def folder(self) -> Path:
@@ -125,10 +113,9 @@ def prepare(config: CompareConfig) -> Comparison:
     frame = frame.assign(allow_mixed=config.allow_mixed)
     if config.baseline:
         frame = with_baseline(frame, config.baseline)
-    correlations = correlate(config, frame) if config.probes else None
     speed = load_all_modes(Path(config.speed)) if config.speed else None
     page = find(frame, history, speed)
-    return Comparison(config=config, frame=frame, history=history, page=page, correlations=correlations)
+    return Comparison(config=config, frame=frame, history=history, page=page)
 
 
 def with_baseline(frame: pd.DataFrame, name: str) -> pd.DataFrame:
@@ -149,33 +136,6 @@ def stored_frame(path: Path) -> pd.DataFrame:
     return frame.assign(path=keys, arm=frame["backbone"])
 
 
-def correlate(config: CompareConfig, frame: pd.DataFrame) -> pd.DataFrame:
-    """Return the correlations of the workloads of ``probes`` with a study.
-
-    Raises ValueError where too few models are in common.
-    """
-    table = bridge(read_probes(config.probes, Path(config.runs)), frame)
-    if table.empty:
-        raise ValueError(
-            f"probes={config.probes} has fewer than five models of one likelihood type in common with "
-            f"{study_name(frame)}: train more of them"
-        )
-    return table
-
-
-def read_probes(name: str, runs: Path) -> pd.DataFrame:
-    """Return the runs of a track, of a study or of a Parquet file. Raises ValueError."""
-    if name in track_names():
-        track = read_track(name)
-        return scored_runs(track, track_frame(track, runs))
-    if not name.endswith(".parquet"):
-        return load_study(runs, name)
-    frame = stored_frame(Path(name))
-    if len(studies := frame["study"].unique()) > 1:
-        raise ValueError(f"probes={name} has runs of multiple studies: {', '.join(studies)}; keep one in it")
-    return frame
-
-
 def publish(comparison: Comparison) -> None:
     """Write the files of a study into its folder, then print its tables."""
     grid, warnings = task_grid(comparison.frame), study_warnings(comparison.frame)
@@ -190,9 +150,8 @@ def publish(comparison: Comparison) -> None:
         for name, figure in capacity_figures(ladders).items():
             for kind in ("svg", "png"):
                 contents[f"capacity_{name}.{kind}"] = figure_bytes(figure, kind)
-    if comparison.correlations is not None:
-        contents["bridge.csv"] = csv_text(comparison.correlations)
-        contents["bridge.md"] = bridge_markdown(comparison.correlations)
+    if not (decisions := decision_accuracy(comparison.frame)).empty:
+        contents["decision_accuracy.csv"] = csv_text(with_warnings(decisions, warnings))
     paths = [write(comparison.folder / name, content) for name, content in contents.items()]
     print_tables(comparison, grid)
     print("\n".join(f"wrote {path}" for path in paths), flush=True)
@@ -201,7 +160,7 @@ def publish(comparison: Comparison) -> None:
 
 
 def print_tables(comparison: Comparison, grid: pd.DataFrame) -> None:
-    """Print the tables of a study, that of all its tasks where it has several, and its correlations."""
+    """Print the tables of a study, and that of all its tasks where it has several."""
     frame, wide = comparison.frame, comparison.config.wide
     terminal = sys.stdout.isatty()
     if terminal:
@@ -213,8 +172,6 @@ def print_tables(comparison: Comparison, grid: pd.DataFrame) -> None:
         for table in rich_tables(grid):
             console.print(table)
         console.print(note(grid))
-    if comparison.correlations is not None:
-        print(bridge_markdown(comparison.correlations))
 
 
 def table_files(comparison: Comparison, warnings: list[str]) -> dict[str, str | bytes]:
@@ -241,8 +198,6 @@ def figure_files(comparison: Comparison) -> dict[str, str | bytes]:
             contents[f"verdicts.{kind}"] = figure_bytes(verdicts, kind, VERDICTS_DPI)
     if (against := against_figure(comparison.frame)) is not None:
         contents["against.svg"] = against
-    if comparison.correlations is not None and (drawn := bridge_figure(comparison.correlations)) is not None:
-        contents["bridge.svg"] = figure_bytes(drawn, "svg")
     if comparison.config.figures:
         figures = {name: figure for name, figure in comparison.page.figures.items() if figure is not None}
         for name, figure in figures.items():

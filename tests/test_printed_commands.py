@@ -38,7 +38,7 @@ RECORDS = read_records(ROOT / "docs" / "results" / "published", Record)
 REGISTERED = {command for claim in CLAIMS.values() for command in claim.training_commands}
 REGISTERED |= {f"archbench findings claim={name} --own-runs" for name in CLAIMS}
 REGISTERED |= {record.command for record in RECORDS.values()}
-FRAMES = ("bridge", "compare", "eigenvalues", "experts", "variants")
+FRAMES = ("canon", "compare", "eigenvalues", "experts", "variants")
 FIGURES = (
     "training_loss", "learning_curves", "compute_to_target", "learning_rates", "scaling_laws",
     "pareto_fronts", "further_tests", "recall_maps", "positions", "slices", "gains",

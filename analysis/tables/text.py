@@ -24,6 +24,7 @@ from analysis.stats.arms import arm_table, study_setting
 from analysis.stats.capacity import capacity_grids, rungs
 from analysis.stats.comparisons import comparisons
 from analysis.stats.compute_multipliers import compute_multipliers
+from analysis.stats.decision_accuracy import decision_accuracy
 from analysis.stats.extra_tests import further_grid, further_scores, published
 from analysis.stats.grid import Grid
 from analysis.stats.targets.performance_profile import across_tasks, profile_grid
@@ -35,6 +36,7 @@ from analysis.tables import markdown
 from analysis.tables.body import Row, table_rows
 from analysis.tables.columns import WIDTH, Column, fitted, table_columns
 from analysis.tables.compute import compute_grids, over_compute
+from analysis.tables.decision_accuracy import decision_grids
 from analysis.tables.headings import (
     counts_line,
     held_equal,
@@ -210,10 +212,11 @@ def markdown_table(rows: pd.DataFrame, *, wide: bool = False) -> list[str]:
 
 
 def grids_over_tasks(frame: pd.DataFrame) -> list[Grid]:
-    """Return the tables about multiple tasks or budgets: compute multipliers, profiles, capacities."""
+    """Return the tables about multiple tasks or budgets: multipliers, decisions, profiles, capacities."""
     profiles = [profile_grid(rows) for _, rows in scale_groups(across_tasks(frame), ["scale"])]
     multipliers = compute_grids(compute_multipliers(frame), study_setting(frame, "explains"))
-    return [*multipliers, *profiles, *capacity_grids(rungs(frame))]
+    decisions = decision_grids(decision_accuracy(frame))
+    return [*multipliers, *decisions, *profiles, *capacity_grids(rungs(frame))]
 
 
 def more_tables(frame: pd.DataFrame, task: str, scale: str) -> list[Grid]:

@@ -22,9 +22,7 @@ from tests import ROOT
 
 
 def test_results_go_beside_the_runs_or_where_they_are_sent() -> None:
-    found = Comparison(
-        config=CompareConfig(study="lr"), frame=NO_CURVES, history=NO_CURVES, page=None, correlations=None
-    )  # type: ignore[arg-type]
+    found = Comparison(config=CompareConfig(study="lr"), frame=NO_CURVES, history=NO_CURVES, page=None)  # type: ignore[arg-type]
     assert found.folder == Path("runs/lr/analysis")
     assert replace(found, config=CompareConfig(out="there")).folder == Path("there")
     read = typed_words(CompareConfig, ["--allow-mixed", "runs=a=b"])

@@ -7,15 +7,13 @@ of the pages compare them with the same functions.
 
 from __future__ import annotations
 
-import functools
 import re
 from pathlib import Path
 
 import pandas as pd
 
 from analysis import dataset
-from analysis.compare import VERDICTS_DPI, read_probes, stored_frame
-from analysis.figures.bridge import bridge_figure
+from analysis.compare import VERDICTS_DPI
 from analysis.figures.capacity import capacity_figures
 from analysis.figures.compute import score_over_compute
 from analysis.figures.files import figure_bytes
@@ -23,14 +21,12 @@ from analysis.figures.matplotlib_export import printed
 from analysis.figures.verdicts import verdict_figure
 from analysis.files import csv_text
 from analysis.stats.arms import study_setting
-from analysis.stats.bridge import bridge
 from analysis.stats.capacity import capacity_grids, rungs
 from analysis.stats.comparisons import comparisons
 from analysis.stats.compute_multipliers import compute_multipliers
 from analysis.stats.extra_tests import TRAINED, further_grid, further_scores
 from analysis.stats.text_slices import slice_table
 from analysis.tables import markdown
-from analysis.tables.bridge import bridge_markdown
 from analysis.tables.compute import compute_grids, over_compute
 from analysis.tables.format import budget, multiplier
 from analysis.tables.text import render_markdown, render_scores
@@ -78,12 +74,6 @@ def page_block(name: str, level: int) -> str:
     return re.sub(r"^#(#+) ", lambda found: "#" * (level - 2) + found[0], text, flags=re.MULTILINE)
 
 
-@functools.cache
-def bridge_table() -> pd.DataFrame:
-    """Return the correlations of the CPU track with the larger text, both from the kept frames."""
-    return bridge(read_probes("cpu", ROOT / "runs"), stored_frame(RESULTS / "bridge.parquet"))
-
-
 def length_scores() -> pd.DataFrame:
     """Return the accuracies by length of the studies of recurrent state."""
     return pd.concat([further_scores(frame(name)) for name in ("state_tracking", "induction")])
@@ -110,7 +100,6 @@ def capacity_block() -> str:
 def blocks() -> dict[Path, str]:
     """Return what stands between the marks of each page."""
     pages = {RESULTS / page: page_block(name, level) for page, (name, level) in PAGES.items()}
-    pages[RESULTS / "bridge.md"] = bridge_markdown(bridge_table())
     pages[RESULTS / "state_space.md"] = length_block()
     pages[RESULTS / "capacity.md"] = capacity_block()
     pages[RESULTS / "main_comparison.md"] = laptop_block()
@@ -124,13 +113,9 @@ def quoted(page: Path) -> str:
 
 
 def main() -> None:
-    """Write the blocks, the figure of the bridge, and the files that are generated whole."""
+    """Write the blocks, and the files that are generated whole."""
     for page, block in blocks().items():
         page.write_text(page.read_text().replace(BEGIN + quoted(page) + END, BEGIN + block + END))
-    figure = bridge_figure(bridge_table())
-    assert figure is not None
-    (RESULTS / "bridge.svg").write_bytes(figure_bytes(figure, "svg"))
-    (RESULTS / "bridge.csv").write_text(csv_text(bridge_table()))
     for name, drawn in capacity_figures(rungs(frame("capacity"))).items():
         (RESULTS / f"capacity_{name}.svg").write_bytes(figure_bytes(drawn, "svg"))
     CANON.with_suffix(".svg").write_bytes(figure_bytes(canon_figure(frame("canon")), "svg"))

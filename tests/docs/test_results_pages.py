@@ -61,15 +61,6 @@ def test_the_capacities_are_those_of_the_frame() -> None:
     assert renew_tables.quoted(RESULTS / "capacity.md") == renew_tables.capacity_block()
 
 
-def test_the_bridge_is_that_of_the_frames_of_track_and_text() -> None:
-    assert (renew_tables.frame("bridge")["status"] == "complete").all()
-    table = renew_tables.bridge_table()
-    assert table["models"].max() >= 7
-    assert renew_tables.quoted(RESULTS / "bridge.md") == renew_tables.bridge_markdown(table)
-    kept = pd.read_csv(RESULTS / "bridge.csv")
-    pd.testing.assert_frame_equal(kept, table, check_dtype=False, rtol=1e-6)
-
-
 def test_the_laws_of_the_ladder_are_those_of_its_points() -> None:
     points = pd.read_parquet(RESULTS / "ladder.parquet")
     page = (RESULTS.parent / "how-to" / "scaling.md").read_text()
