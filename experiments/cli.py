@@ -63,6 +63,10 @@ COMMANDS = {
             "analysis.findings",
             "decide claims and published numbers of the field from stored runs",
         ),
+        "findings predictions": (
+            "analysis.findings.predictions",
+            "judge registered predictions by the runs of their study",
+        ),
         "export dataset": ("analysis.dataset", "describe a folder of results frames as a dataset"),
         "submit": ("analysis.submission.submit", "write the submission of a model to a study"),
         "validate": ("analysis.submission.validate", "check a submission; train one of its runs again"),
