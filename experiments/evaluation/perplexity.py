@@ -110,10 +110,9 @@ def position_nats(
                     f"(objective=causal_lm); set {off}"
                 )
             # Every position of a window, whether it is context elsewhere or not.
-            view = objective.answer_view(replace(batch, answer_BT=batch.valid_BT)).to(device)
-            nats_BT = objective.nats(view.run(model), view).double().cpu()
-            nats_BT, scored_BT = at_tokens(nats_BT, batch), at_tokens(view.weight_BT.cpu() > 0, batch)
-            yield batch, nats_BT, scored_BT
+            view = objective.answer_view(replace(batch, answer_BT=batch.valid_BT))
+            nats_BT = at_tokens(objective.nats_on_host(model, view), batch)
+            yield batch, nats_BT, at_tokens(view.weight_BT > 0, batch)
 
 
 def nats_by_position(

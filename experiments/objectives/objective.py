@@ -219,6 +219,11 @@ class Objective(ABC):
         """Weighted cross-entropy of each position, (B, T), float32 for every dtype of the model."""
         return weighted_cross_entropy(self.logits(output, view), view)
 
+    def nats_on_host(self, model: Backbone, view: View) -> Tensor:
+        """Run a model on a view, and return ``nats`` (B, T), float64 in CPU memory."""
+        view = view.to(next(model.parameters()).device)
+        return self.nats(view.run(model), view).cpu().double()
+
     def loss(self, output: Output, view: View) -> tuple[Tensor, Tensor]:
         """Sum of weighted cross-entropies (nats) and the count to divide by."""
         return self.nats(output, view.scored()).sum(), view.count_B.sum()

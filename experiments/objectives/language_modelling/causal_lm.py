@@ -72,8 +72,7 @@ class CausalLM(Objective):
         return self.vocabulary.begin
 
     def likelihood_score(self, model: Backbone, batch: Batch, generators: Sequence[torch.Generator]) -> Score:
-        view = self.answer_view(batch).to(next(model.parameters()).device)
-        nats_BT = at_tokens(self.nats(view.run(model), view).cpu().double(), batch)
+        nats_BT = at_tokens(self.nats_on_host(model, self.answer_view(batch)), batch)
         scored_BT = batch.answer_BT & batch.valid_BT
         if not self.begin:
             scored_BT = F.pad(scored_BT[:, 1:], (1, 0))  # the first token has no context

@@ -168,15 +168,13 @@ class Denoising(Objective):
         The unmasked tokens, nearly free, count for the nats and not for the bytes, so the ratio is
         the cost of restoring a masked byte.
         """
-        device = next(model.parameters()).device
         nats_B = torch.zeros(len(batch.tokens_BT), dtype=torch.float64)
         bytes_B = torch.zeros_like(nats_B)
         scored_BT = batch.answer_BT & batch.valid_BT
         nats_BT, counted_BT = (torch.zeros(scored_BT.shape, dtype=torch.float64) for _ in range(2))
         for _ in range(self.config.evaluation_samples):
             view, hidden_BT = self._corrupted(batch, generators, score_end=False)
-            on_device = view.to(device)
-            found_BY = self.nats(on_device.run(model), on_device).cpu().double()
+            found_BY = self.nats_on_host(model, view)
             nats_B += found_BY.sum(1)
             bytes_B += scored_bytes(batch, hidden_BT)
             nats_BT += in_text_order(found_BY, view, scored_BT)

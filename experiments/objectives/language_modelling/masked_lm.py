@@ -131,7 +131,6 @@ class MaskedLM(UnmaskingObjective):
         The sum is over the tokens to be scored, and estimated from random ones of them, drawn without
         replacement, or computed over all. The context is the rest of the window on both sides.
         """
-        device = next(model.parameters()).device
         B, T = batch.tokens_BT.shape
         scored_BT = batch.answer_BT & self._symbols(batch)
         length_B = scored_BT.sum(1).clamp_min(1)
@@ -142,8 +141,7 @@ class MaskedLM(UnmaskingObjective):
         for index in range(int(samples_B.max())):
             hidden_BT = (order_BT == index) & scored_BT
             shown_BT = batch.tokens_BT.masked_fill(hidden_BT, self.vocabulary.mask)
-            view = self._view(batch, shown_BT, hidden_BT).to(device)
-            found_BT = self.nats(view.run(model), view).cpu().double()
+            found_BT = self.nats_on_host(model, self._view(batch, shown_BT, hidden_BT))
             nats_B += found_BT.sum(1)
             nats_BT += found_BT
         nats_B = nats_B * length_B / samples_B

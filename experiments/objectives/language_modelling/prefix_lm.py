@@ -100,7 +100,6 @@ class PrefixLM(Objective):
 
         Without such context, the window is cut at random places: means over ``evaluation_samples``.
         """
-        device = next(model.parameters()).device
         nats_B = torch.zeros(len(batch.tokens_BT), dtype=torch.float64)
         bytes_B = torch.zeros_like(nats_B)
         scored_BT = batch.answer_BT & batch.valid_BT
@@ -111,8 +110,7 @@ class PrefixLM(Objective):
             drawn_BT = suffix_mask(batch.valid_BT, row_noise(generators, 1)[:, 0])
             suffix_BT = torch.where(cut_B1, drawn_BT, scored_BT)
             view = self._view(batch, suffix_BT)
-            on_device = view.to(device)
-            found_BY = self.nats(on_device.run(model), on_device).cpu().double()
+            found_BY = self.nats_on_host(model, view)
             nats_B += found_BY.sum(1) / samples
             bytes_B += scored_bytes(batch, suffix_BT) / samples
             nats_BT += in_text_order(found_BY, view, suffix_BT & scored_BT) / samples

@@ -89,9 +89,8 @@ class Seq2Seq(Objective):
         return Score(records=generated_examples(score, self.generate(model, batch, generators), batch))
 
     def likelihood_score(self, model: Backbone, batch: Batch, generators: Sequence[torch.Generator]) -> Score:
-        view = self.answer_view(batch).to(next(model.parameters()).device)
         return Score(
-            nats_B=self.nats(view.run(model), view).double().sum(1).cpu(),
+            nats_B=self.nats_on_host(model, self.answer_view(batch)).sum(1),
             bytes_B=scored_bytes(batch, batch.answer_BT & batch.valid_BT),
         )
 

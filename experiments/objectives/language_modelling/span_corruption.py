@@ -165,15 +165,13 @@ class SpanCorruption(Objective):
 
     def likelihood_score(self, model: Backbone, batch: Batch, generators: Sequence[torch.Generator]) -> Score:
         """Nats and bytes of the cut tokens that are to be scored; sentinels and the end are left out."""
-        device = next(model.parameters()).device
         nats_B = torch.zeros(batch.tokens_BT.shape[0], dtype=torch.float64)
         bytes_B = torch.zeros_like(nats_B)
         nats_BT, counted_BT = (torch.zeros(batch.tokens_BT.shape, dtype=torch.float64) for _ in range(2))
         for _ in range(self.config.evaluation_samples):
             noise_BT = torch.cat([self._noise(batch, 1, generator) for generator in generators])
             view = self._view(batch, noise_BT, score_all=False)
-            on_device = view.to(device)
-            found_BY = self.nats(on_device.run(model), on_device).cpu().double()
+            found_BY = self.nats_on_host(model, view)
             cut_BT = noise_BT & batch.answer_BT
             nats_B += found_BY.sum(1)
             bytes_B += scored_bytes(batch, cut_BT)
