@@ -23,6 +23,7 @@ from omegaconf import DictConfig
 from experiments.config.hydra_app import Parallel, start
 from experiments.config.sections import read_sections
 from experiments.run.live_view import following
+from experiments.run.planned import Planned
 from experiments.run.skipped_cells import RequestedCell, refuse_uncomposed
 from experiments.run.summary import summary
 from experiments.run.sweep_schedule import RunCost, arrange
@@ -83,8 +84,16 @@ def cost(cfg: DictConfig) -> RunCost:
         return RunCost()
 
 
+def listed(cfg: DictConfig) -> RunCost:
+    """Return the run of a configuration, without its cost."""
+    try:
+        return RunCost(planned=Planned.of(read(cfg)))
+    except Exception:  # the run itself meets it too, and records it
+        return RunCost()
+
+
 def show(costs: Sequence[RunCost], runs: Sequence[Sequence[str]]) -> AbstractContextManager[None]:
-    """Return a context with the view of a sweep; of a sweep with a run that cannot be read there is none.
+    """Return a context with the view of a sweep. Runs that cannot be read, which are refused, are left out.
 
     Args:
         costs: of the runs, each with the settings of one seed.
@@ -93,9 +102,11 @@ def show(costs: Sequence[RunCost], runs: Sequence[Sequence[str]]) -> AbstractCon
     planned = []
     for cost_of_run, words in zip(costs, runs, strict=True):
         if (run := cost_of_run.planned) is None:
-            return nullcontext()
+            continue
         seeds = [int(word.removeprefix("seed=")) for word in words if word.startswith("seed=")]
         planned.append(run.with_seed(seeds[-1]) if seeds else run)
+    if not planned:
+        return nullcontext()
     return following(planned[0].folder.parents[1].name, planned)
 
 
@@ -115,6 +126,5 @@ def end(sweep: DictConfig) -> None:
 
 
 if __name__ == "__main__":
-    start(
-        train, refused=refuse_uncomposed, ended=end, parallel=Parallel(cost=cost, arrange=arrange, show=show)
-    )
+    parallel = Parallel(cost=cost, listed=listed, arrange=arrange, show=show)
+    start(train, refused=refuse_uncomposed, ended=end, parallel=parallel)

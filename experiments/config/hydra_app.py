@@ -63,14 +63,16 @@ Function = Callable[[DictConfig], object]
 
 @dataclass(frozen=True, kw_only=True)
 class Parallel:
-    """Decides how the runs of a sweep in parallel processes share the machine."""
+    """Decides how the runs of a sweep share the machine, and shows their progress."""
 
     cost: Callable[[DictConfig], Any]
     """Estimates the cost of a run from its configuration, which ``HydraConfig`` holds during the call."""
+    listed: Callable[[DictConfig], Any]
+    """Returns what ``show`` needs of a run, where runs begin one after another."""
     arrange: Callable[[dict[str, Any], list[Any]], list[int]]
     """Completes the options of joblib by the costs of runs, and returns the order in which they begin."""
     show: Callable[[list[Any], list[Sequence[str]]], AbstractContextManager[None]]
-    """Shows the progress of runs with these costs and overrides until its context ends."""
+    """Shows the progress of runs, by what ``cost`` or ``listed`` returned, and their overrides."""
 
 
 @ends_at_signals()
@@ -93,7 +95,7 @@ def start(
         refused: called for each run of a sweep that cannot be composed, while others can: with the
             configuration of the sweep, the overrides of the run, and the reason. The other runs are started.
         ended: called with the configuration of a sweep after its last run.
-        parallel: decides how the runs of a sweep in parallel processes share the machine.
+        parallel: decides how the runs of a sweep share the machine, and shows them.
     """
     guard_streams()
     end_with_parent()
@@ -168,7 +170,7 @@ class _Sweep:
         self.refused = False
         """True if runs were left out."""
         self.view = ExitStack()
-        """The view of the runs that are trained in parallel processes."""
+        """The view of the runs."""
 
     @contextmanager
     def checked(self) -> Iterator[None]:
@@ -203,7 +205,7 @@ class _Sweep:
         if joblib is not None:  # its options for the processes of a parallel sweep
             joblib |= {"initializer": begin_worker, "initargs": (os.getpid(),)}
         cells = [without_seed(words) for words in batch]
-        checked = self._compose(sweeper, dict(zip(cells, batch, strict=True)), priced=joblib is not None)
+        checked = self._compose(sweeper, dict(zip(cells, batch, strict=True)), self._describe(sweeper))
         wrong = {
             index: mistake
             for index, cell in enumerate(cells)
@@ -219,16 +221,27 @@ class _Sweep:
         if self.parallel is not None and joblib is not None:
             begun = self.parallel.arrange(joblib, [checked[cells[index]] for index in order])
             order = [order[run] for run in begun]
-            self.view.close()  # of the batch before this one
-            self.view.enter_context(
-                self.parallel.show(
-                    [checked[cells[index]] for index in order], [batch[index] for index in order]
-                )
-            )
+        self._show([checked[cells[index]] for index in order], [batch[index] for index in order])
         if joblib is not None and joblib["n_jobs"] != 1:
             hand_signals_on()
         if isinstance(batch, list):  # a search tells its runs apart by their order
             batch[:] = [batch[index] for index in order]
+
+    def _describe(self, sweeper: Sweeper) -> Callable[[DictConfig], Any] | None:
+        """Return what is computed of each run before the first begins; None if the launcher submits jobs."""
+        assert sweeper.config is not None
+        if self.parallel is None:
+            return None
+        if getattr(getattr(sweeper, "launcher", None), "joblib", None) is not None:
+            return self.parallel.cost
+        in_order = str(sweeper.config.hydra.launcher._target_).endswith("BasicLauncher")
+        return self.parallel.listed if in_order else None
+
+    def _show(self, described: list[Any], batch: list[Sequence[str]]) -> None:
+        """Show the runs of a batch, in place of the batch before it."""
+        self.view.close()
+        if self.parallel is not None and None not in described and len(batch) > 1:
+            self.view.enter_context(self.parallel.show(described, batch))
 
     def _check_command(self, sweeper: Sweeper, batch: Sequence[Sequence[str]]) -> None:
         """Check what all runs have in common. Raises _CommandError."""
@@ -260,9 +273,12 @@ class _Sweep:
                 self.handler(self.config, batch[index], reason)
 
     def _compose(
-        self, sweeper: Sweeper, cells: dict[tuple[str, ...], Sequence[str]], *, priced: bool
+        self,
+        sweeper: Sweeper,
+        cells: dict[tuple[str, ...], Sequence[str]],
+        describe: Callable[[DictConfig], Any] | None,
     ) -> dict[tuple[str, ...], Any]:
-        """Return the cost of each cell, None where it is not ``priced``, or the mistake in its overrides."""
+        """Return the description of each cell, None without ``describe``, or the mistake in its overrides."""
         assert sweeper.hydra_context is not None
         assert sweeper.config is not None
         checked: dict[tuple[str, ...], Any] = {}
@@ -274,7 +290,7 @@ class _Sweep:
                 HydraConfig.instance().set_config(cfg)
                 with open_dict(cfg):
                     check_words(cfg, cfg.pop("hydra"), list(words))
-                checked[cell] = self.parallel.cost(cfg) if self.parallel is not None and priced else None
+                checked[cell] = None if describe is None else describe(cfg)
             except (HydraException, OmegaConfBaseException, ConfigError) as error:
                 checked[cell] = error
         HydraConfig.instance().set_config(sweeper.config)

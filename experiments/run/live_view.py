@@ -147,21 +147,24 @@ def seconds_left(looks: list[Look]) -> float | None:
 
 
 def headline(study: str, looks: list[Look]) -> str:
-    """Return one line: runs that are complete, running and failed, and the time left of all of them."""
+    """Return one line: runs that are done, running and failed, and the time left of all of them."""
     counts = Counter(run.status for run in looks)
     failed = sum(counts[status] for status in FAILED)
-    parts = [f"{study}: {counts['complete']} of {len(looks)} runs complete"]
+    parts = [f"{study}: {counts['complete']} of {len(looks)} runs done"]
     parts += [f"{counts['running']} running"] * bool(counts["running"])
     parts += [f"{failed} failed"] * bool(failed)
-    parts.append(f"{_fraction_done(looks):.0%} of the training")
+    parts.append(f"{_fraction_done(looks):.0%} trained")
     if (left := seconds_left(looks)) is not None:
         parts.append(f"ETA {clock(left)}")
     return ", ".join(parts)
 
 
 def screen(study: str, looks: list[Look]) -> rich.console.Group:
-    """Return the headline, a row for each backbone, the active runs, and those that failed."""
-    parts: list[Any] = [rich.text.Text(headline(study, looks), style="bold"), _backbones(looks)]
+    """Return the headline, the active runs, those that failed, and a row for each backbone.
+
+    A terminal that is too low cuts the last lines.
+    """
+    parts: list[Any] = [rich.text.Text(headline(study, looks), style="bold")]
     active = [run for run in looks if run.status == "running"]
     if active:
         parts.append(_active(active))
@@ -174,6 +177,7 @@ def screen(study: str, looks: list[Look]) -> rich.console.Group:
         parts.append(table)
         if len(failed) > MOST_FAILED:
             parts.append(f" {len(failed) - MOST_FAILED} more failed")
+    parts.append(_backbones(looks))
     return rich.console.Group(*parts)
 
 
@@ -204,9 +208,9 @@ def watch(study: str, planned: list[Planned]) -> list[Look]:
 
 @contextmanager
 def following(study: str, planned: list[Planned]) -> Iterator[None]:
-    """Show a sweep that this process has started in others: a live view, or a line a minute in a log file.
+    """Show a sweep of this process or of those that it starts: a live view, or a line a minute in a log file.
 
-    On a terminal the processes that are started print nothing themselves.
+    On a terminal the runs print nothing themselves.
     """
     console, ended = _console(), threading.Event()
     is_live = console.is_terminal and not console.is_dumb_terminal
@@ -226,10 +230,7 @@ def following(study: str, planned: list[Planned]) -> Iterator[None]:
 
 def _show(console: rich.console.Console, ended: threading.Event, study: str, planned: list[Planned]) -> None:
     looks = [look(run) for run in planned]
-    with rich.live.Live(
-        screen(study, looks), console=console, auto_refresh=False, transient=True, redirect_stdout=False,
-        redirect_stderr=False,
-    ) as live:  # fmt: skip
+    with rich.live.Live(screen(study, looks), console=console, auto_refresh=False, transient=True) as live:
         while not ended.wait(EVERY):
             looks = _looked_again(looks)
             live.update(screen(study, looks), refresh=True)

@@ -116,7 +116,7 @@ class Console:
     @contextmanager
     def progress(self, total: int) -> Iterator[Callable[[int], None]]:
         """Yield a function to call with the number of the step reached."""
-        if not self._rich.is_terminal:
+        if self._rich.quiet or not self._rich.is_terminal:
             yield lambda step: None
             return
         columns = (*rich.progress.Progress.get_default_columns(), rich.progress.TimeElapsedColumn())

@@ -109,7 +109,7 @@ def test_a_failure_is_shown_with_its_reason(tmp_path: Path) -> None:
     shown = io.StringIO()
     rich.console.Console(width=80, file=shown).print(screen("mine", looks))
     text = shown.getvalue()
-    assert "mine: 1 of 2 runs complete, 1 failed, 100% of the training" in text
+    assert "mine: 1 of 2 runs done, 1 failed, 100% trained" in text
     assert re.search(r"s4-recall-nano +0 +diverged: loss is nan at step 7", text)
     assert "\x1b" not in text  # without colours in a file
 
@@ -151,8 +151,8 @@ def test_a_sweep_is_followed_until_it_ends(
         time.sleep(0.5)
     assert SILENT not in os.environ
     text = screen_text.getvalue() if terminal else capsys.readouterr().out
-    assert "mine: 0 of 2 runs complete, 0% of the training" in text or not terminal
-    assert "mine: 1 of 2 runs complete, 50% of the training" in text
+    assert "mine: 0 of 2 runs done, 0% trained" in text or not terminal
+    assert "mine: 1 of 2 runs done, 50% trained" in text
     assert "live view" not in [thread.name for thread in threading.enumerate()]
 
 
@@ -165,7 +165,7 @@ def test_a_real_study_is_seen_to_run_to_be_killed_and_to_end(tmp_path: Path) -> 
         assert ended.returncode == 0, ended.stderr
         return ended.stdout
 
-    assert "seen: 0 of 2 runs complete, 0% of the training\n" in shown(*slow)
+    assert "seen: 0 of 2 runs done, 0% trained\n" in shown(*slow)
     process = commands.start("train", *slow)
     deadline = time.monotonic() + 120
     while not list(tmp_path.glob("seen/*/s0/metrics.jsonl")) and time.monotonic() < deadline:
@@ -176,7 +176,19 @@ def test_a_real_study_is_seen_to_run_to_be_killed_and_to_end(tmp_path: Path) -> 
     process.wait()
     assert re.search(r"backbone +interrupted +missing", shown(*slow))
     assert commands.run("train", *words).returncode == 0
-    assert "seen: 2 of 2 runs complete, 100% of the training" in shown(*words)
+    assert "seen: 2 of 2 runs done, 100% trained" in shown(*words)
+
+
+def read_all(leader: int) -> bytes:
+    """What a process writes to a terminal until it ends."""
+    text = b""
+    while True:
+        try:
+            text += os.read(leader, 4096)
+        except OSError:  # the process is gone
+            break
+    os.close(leader)
+    return text
 
 
 def test_on_a_terminal_it_ends_with_the_study(tmp_path: Path) -> None:
@@ -186,15 +198,24 @@ def test_on_a_terminal_it_ends_with_the_study(tmp_path: Path) -> None:
     viewer = subprocess.Popen(command, cwd=commands.ROOT, stdout=follower, stderr=follower, stdin=follower)
     os.close(follower)
     assert commands.run("train", *words).returncode == 0
-    text = b""
-    while True:
-        try:
-            text += os.read(leader, 4096)
-        except OSError:  # the viewer is gone
-            break
-    os.close(leader)
+    text = read_all(leader)
     assert viewer.wait(timeout=60) == 0
-    assert b"1 of 1 runs complete" in text
+    assert b"1 of 1 runs done" in text
+
+
+def test_runs_one_after_another_share_one_view_on_a_terminal(tmp_path: Path) -> None:
+    words = ("-m", *commands.TINY, *commands.RECALL, "study.name=seen", f"runs={tmp_path}")
+    words += ("trainer.log_every=1", "objective=causal_lm", "backbone=decoder,mamba,encoder")
+    leader, follower = pty.openpty()
+    command = [sys.executable, "-m", "experiments.train", *words]
+    trained = subprocess.Popen(command, cwd=commands.ROOT, stdout=follower, stderr=follower, stdin=follower)
+    os.close(follower)
+    text = re.sub(r"\x1b\[[\d;?]*[A-Za-z]", "", read_all(leader).decode())
+    assert trained.wait(timeout=60) == 2, text  # a causal encoder is refused
+    assert "seen: 0 of 2 runs done" in text
+    assert "] 1/" not in text  # no line of a step
+    assert text.count("error: ") == 2  # of the run, and of the command
+    assert re.search(r"decoder +\d\.\d{4} +1 ", text.rpartition("study seen: 2 complete")[2]), text
 
 
 def test_watch_with_a_mistyped_backbone_is_one_error() -> None:

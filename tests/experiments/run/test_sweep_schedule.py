@@ -131,7 +131,7 @@ def test_a_parallel_sweep_composes_each_cell_once_for_all_seeds_and_reorders_it(
         shown.extend(zip([cost.flops for cost in costs], runs, strict=True))
         return nullcontext()
 
-    start(lambda cfg: None, parallel=Parallel(cost=cost, arrange=arrange, show=show))
+    start(lambda cfg: None, parallel=Parallel(cost=cost, listed=cost, arrange=arrange, show=show))
     assert sorted(composed) == [f"{b} {n}" for b in ("decoder", "mamba") for n in (1000, 2000, 3000)]
     at_once, cells = launched
     assert at_once == 3
