@@ -45,7 +45,7 @@ def score_over_compute(frame: pd.DataFrame) -> go.Figure | None:
             figure.add_trace(_line(str(line), points, index, legend=line not in in_legend), **cell)
             in_legend.add(line)
         for name, score in _near(table[(table["kind"] == "reference") & (table["task"] == key[0])], rows):
-            figure.add_trace(_reference(name, score, rows["training_flops"]), **cell)
+            figure.add_trace(_reference(name, score, rows), **cell)
         metric, direction = rows.iloc[0][["metric", "direction"]]
         figure.update_xaxes(title_text="training FLOPs", **log_axis(rows["training_flops"]), **cell)
         title = f"{str(metric).replace('_', ' ')} ({direction} is better)"
@@ -72,12 +72,13 @@ def _near(references: pd.DataFrame, rows: pd.DataFrame) -> list[tuple[str, float
     return [(str(name), float(score)) for name, score in zip(near["arm"], near["score"], strict=True)]
 
 
-def _reference(name: str, score: float, flops: pd.Series) -> go.Scatter:
-    """Return a horizontal line with its name in the middle."""
-    ends = float(flops.min()), float(flops.max())
+def _reference(name: str, score: float, rows: pd.DataFrame) -> go.Scatter:
+    """Return a horizontal line with its name in the middle, on the side of the models."""
+    ends = float(rows["training_flops"].min()), float(rows["training_flops"].max())
+    side = "top" if score < rows["score"].min() else "bottom"
     return go.Scatter(
         x=[ends[0], math.sqrt(ends[0] * ends[1]), ends[1]], y=[score] * 3, mode="lines+text",
-        text=["", name, ""], textposition="bottom center", textfont={"color": REFERENCE_COLOUR},
+        text=["", name, ""], textposition=f"{side} center", textfont={"color": REFERENCE_COLOUR},
         name=name, showlegend=False, line={"color": REFERENCE_COLOUR, "width": 1, "dash": "dot"},
         hovertemplate=f"<b>{name}</b> {score:.4f}<extra></extra>",
     )  # fmt: skip

@@ -24,10 +24,12 @@ from analysis.stats.arms import study_setting
 from analysis.stats.capacity import capacity_grids, rungs
 from analysis.stats.comparisons import comparisons
 from analysis.stats.compute_multipliers import compute_multipliers
+from analysis.stats.decision_accuracy import decision_accuracy
 from analysis.stats.extra_tests import TRAINED, further_grid, further_scores
 from analysis.stats.text_slices import slice_table
 from analysis.tables import markdown
 from analysis.tables.compute import compute_grids, over_compute
+from analysis.tables.decision_accuracy import decision_grids
 from analysis.tables.format import budget, multiplier
 from analysis.tables.text import render_markdown, render_scores
 from tests import ROOT
@@ -46,25 +48,36 @@ def frame(name: str) -> pd.DataFrame:
     return pd.read_parquet(RESULTS / f"{name}.parquet")
 
 
+def text_runs() -> pd.DataFrame:
+    """Return the runs of text at all budgets: of the laptop track, and a larger one of the CPU track."""
+    return pd.concat([frame("laptop"), frame("cpu_text")], ignore_index=True)
+
+
 def readme_block() -> str:
     """Return score and compute multiplier of each model at each budget of text, the best first."""
-    multipliers = compute_multipliers(frame("laptop"))
+    multipliers = compute_multipliers(text_runs())
     budgets = sorted(multipliers["flops"].map(budget).unique(), key=float)
     scores: dict[str, dict[str, str]] = {}
     for _, row in multipliers.sort_values("score").iterrows():
         text = multiplier(row["multiplier"], row["bound"], row["low"], row["high"])
         scores.setdefault(str(row["model"]), {})[budget(row["flops"])] = f"{row['score']:.3f}: {text}"
         scores.setdefault(str(row["baseline"]), {})[budget(row["flops"])] = f"{row['baseline_score']:.3f}"
-    rows = [[model, *(cells[flops] for flops in budgets)] for model, cells in scores.items()]
-    rows.sort(key=lambda row: row[-1])
+    rows = [[model, *(cells.get(flops, "-") for flops in budgets)] for model, cells in scores.items()]
+    rows.sort(key=lambda row: row[0] in set(multipliers["baseline"]))
     return "\n".join([*markdown.table(["model", *(f"{flops} FLOPs" for flops in budgets)], rows), ""])
 
 
-def laptop_block() -> str:
+def compute_block(runs: pd.DataFrame) -> str:
     """Return the sentences and the table of text over compute."""
-    laptop = frame("laptop")
-    [grid] = compute_grids(compute_multipliers(laptop), study_setting(laptop, "explains"))
-    return "\n".join([*over_compute(laptop), "", *markdown.table(grid.head, grid.rows), "", grid.note, ""])
+    [grid] = compute_grids(compute_multipliers(runs), study_setting(runs, "explains"))
+    return "\n".join([*over_compute(runs), "", *markdown.table(grid.head, grid.rows), "", grid.note, ""])
+
+
+def cpu_text_block() -> str:
+    """Return text over compute at all budgets, and how well the smaller budgets predict the largest one."""
+    [grid] = decision_grids(decision_accuracy(text_runs()))
+    decisions = [f"## {grid.title}", "", *markdown.table(grid.head, grid.rows), "", grid.note, ""]
+    return compute_block(text_runs()) + "\n" + "\n".join(decisions)
 
 
 def page_block(name: str, level: int) -> str:
@@ -102,7 +115,8 @@ def blocks() -> dict[Path, str]:
     pages = {RESULTS / page: page_block(name, level) for page, (name, level) in PAGES.items()}
     pages[RESULTS / "state_space.md"] = length_block()
     pages[RESULTS / "capacity.md"] = capacity_block()
-    pages[RESULTS / "main_comparison.md"] = laptop_block()
+    pages[RESULTS / "main_comparison.md"] = compute_block(frame("laptop"))
+    pages[RESULTS / "text.md"] = cpu_text_block()
     pages[CANON] = canon_block(frame("canon"))
     return {ROOT / "README.md": readme_block(), **pages}
 
@@ -126,10 +140,12 @@ def main() -> None:
         (RESULTS / f"compare.{kind}").write_bytes(figure_bytes(verdicts, kind, VERDICTS_DPI))
     (RESULTS / "compare.md").write_text(render_scores(frame("compare")))
     (RESULTS / "compare_pairs.csv").write_text(csv_text(comparisons(frame("compare"))))
-    over = score_over_compute(frame("laptop"))
-    assert over is not None
-    for kind in ("svg", "png"):
-        (RESULTS / f"laptop.{kind}").write_bytes(printed(over, kind))
+    for name, runs in {"laptop": frame("laptop"), "text": text_runs()}.items():
+        over = score_over_compute(runs)
+        assert over is not None
+        for kind in ("svg", "png"):
+            (RESULTS / f"{name}.{kind}").write_bytes(printed(over, kind))
+    (RESULTS / "text.csv").write_text(csv_text(compute_multipliers(text_runs())))
     (RESULTS / "laptop.csv").write_text(csv_text(compute_multipliers(frame("laptop"))))
     (RESULTS / "laptop_slices.csv").write_text(csv_text(slice_table(frame("laptop"))))
     dataset.publish(dataset.read_dataset(dataset.DatasetConfig(folder=str(RESULTS))))

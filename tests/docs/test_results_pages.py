@@ -36,7 +36,7 @@ def test_text_over_compute_is_that_of_its_frame() -> None:
     frame = renew_tables.frame("laptop")
     assert len(frame) == 45
     assert (frame["status"] == "complete").all()
-    assert renew_tables.quoted(RESULTS / "main_comparison.md") == renew_tables.laptop_block()
+    assert renew_tables.quoted(RESULTS / "main_comparison.md") == renew_tables.compute_block(frame)
     kept = pd.read_csv(RESULTS / "laptop.csv")
     found = renew_tables.compute_multipliers(frame)
     assert kept["multiplier"].to_numpy() == pytest.approx(found["multiplier"].to_numpy(), nan_ok=True)
@@ -59,6 +59,15 @@ def test_the_tables_of_canon_layers_are_those_of_the_frame() -> None:
 def test_the_capacities_are_those_of_the_frame() -> None:
     assert (renew_tables.frame("capacity")["status"] == "complete").all()
     assert renew_tables.quoted(RESULTS / "capacity.md") == renew_tables.capacity_block()
+
+
+def test_text_over_compute_is_of_the_laptop_track_and_the_larger_budget() -> None:
+    runs = renew_tables.text_runs()
+    assert (runs["status"] == "complete").all()
+    assert runs["fingerprint"].nunique() == 1
+    assert renew_tables.quoted(RESULTS / "text.md") == renew_tables.cpu_text_block()
+    kept = pd.read_csv(RESULTS / "text.csv")
+    pd.testing.assert_frame_equal(kept, renew_tables.compute_multipliers(runs), check_dtype=False, rtol=1e-6)
 
 
 def test_the_laws_of_the_ladder_are_those_of_its_points() -> None:
