@@ -150,7 +150,7 @@ VERDICTS = ("better", "worse", "equivalent", "undecided")
 def _lead(
     rows: pd.DataFrame, base: pd.Series, by_verdict: dict[str, pd.DataFrame], *, all_others: bool
 ) -> str:
-    """Return the first sentence: the winner, or that no winner is decided.
+    """Return the first sentence: the best model, or that no winner is decided.
 
     Args:
         rows: the models that are compared, the best first.
@@ -163,7 +163,8 @@ def _lead(
     if len(better):
         winner, more = better.iloc[0], better.iloc[1:]
         suffix = f"; so {_is(more)} {_listed(more)}" if len(more) else ""
-        return f"{winner['arm']} wins with {_score(winner)}, better than {baseline} by {_by(winner)}{suffix}."
+        best = f"{winner['arm']} has the best mean, {_score(winner)}"
+        return f"{best}, and is better than {baseline} by {_by(winner)}{suffix}."
     if len(undecided):
         lead = rows.iloc[0]
         solved = rows[rows["direction"].eq("higher") & rows["unit"].eq("share")]

@@ -20,7 +20,15 @@ STUDIES = sorted(path.stem for path in (CONF / "study").glob("*.yaml"))
 
 GIVEN = {
     study: ["study.tuned=null"]
-    for study in ("attention_variants", "canon", "confirm", "laptop", "later_variants", "variants")
+    for study in (
+        "attention_variants",
+        "canon",
+        "confirm",
+        "gpu_text",
+        "laptop",
+        "later_variants",
+        "variants",
+    )
 }
 """What a study needs that another command writes, left out."""
 

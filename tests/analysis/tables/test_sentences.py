@@ -35,7 +35,7 @@ def told(write_run: Any, tmp_path: Path) -> Any:
 def test_a_winner_over_the_named_baseline_with_size_certainty_and_cost(told: Any) -> None:
     text = told(baseline="decoder", decoder=2.4, mamba=2.3, s4=2.7)
     assert text.startswith(
-        "text, nano, exact likelihoods: mamba wins with 2.300 ± 0.009 bits per byte (5 seeds)"
+        "text, nano, exact likelihoods: mamba has the best mean, 2.300 ± 0.009 bits per byte (5 seeds)"
     )
     assert "better than decoder by 0.100 ± 0.0" in text
     assert "(p < 0.0001)" in text

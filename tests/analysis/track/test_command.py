@@ -125,18 +125,21 @@ def test_a_track_is_run_once_and_takes_another_model(
 
     # A model of two files outside the checkout: only its runs are trained, then compared with the others.
     (toy / "conf" / "backbone").mkdir()
-    (toy / "conf" / "backbone" / "my_toy.yaml").write_text(YAML)
-    (toy / "my_toy.py").write_text(PYTHON)
+    (toy / "conf" / "backbone" / "toy_of_a_track.yaml").write_text(YAML)
+    (toy / "toy_of_a_track.py").write_text(PYTHON)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(toy), os.environ.get("PYTHONPATH", "")]))
-    assert main([*words, "add=my_toy"]) == 0, capfd.readouterr().err
-    assert cells(toy / "runs" / "track_toy") == {"my_toy-lookup-nano/s0", "my_toy-lookup-nano/s1"}
-    assert cells(toy / "runs" / "track_toy_rates") == {"my_toy-lookup-nano/s100"}
+    assert main([*words, "add=toy_of_a_track"]) == 0, capfd.readouterr().err
+    assert cells(toy / "runs" / "track_toy") == {
+        "toy_of_a_track-lookup-nano/s0",
+        "toy_of_a_track-lookup-nano/s1",
+    }
+    assert cells(toy / "runs" / "track_toy_rates") == {"toy_of_a_track-lookup-nano/s100"}
     pairs = pd.read_csv(analysis / "toy_pairs.csv")
-    assert {*pairs["model"], *pairs["other"]} == {"decoder", "my_toy"}
+    assert {*pairs["model"], *pairs["other"]} == {"decoder", "toy_of_a_track"}
     assert pairs["verdict"].notna().all()
-    assert "| my_toy |" in (analysis / "toy.md").read_text()
+    assert "| toy_of_a_track |" in (analysis / "toy.md").read_text()
     scores = pd.read_csv(analysis / "toy_scores.csv")
-    assert set(scores.loc[scores["variant"] == "longer", "arm"]) == {"decoder", "my_toy"}
+    assert set(scores.loc[scores["variant"] == "longer", "arm"]) == {"decoder", "toy_of_a_track"}
 
 
 def test_a_track_has_to_be_named(capsys: pytest.CaptureFixture[str]) -> None:
@@ -150,10 +153,10 @@ def test_what_is_not_there_is_said(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_model_is_added_by_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "my_toy.py").write_text(PYTHON)
+    (tmp_path / "toy_of_a_track.py").write_text(PYTHON)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
-    part = prepare(TrackConfig(track="cpu", add="./my_toy.py:Toy"))
-    assert part.backbones == ["my_toy.Toy"]
+    part = prepare(TrackConfig(track="cpu", add="./toy_of_a_track.py:Toy"))
+    assert part.backbones == ["toy_of_a_track.Toy"]
     with pytest.raises(ConfigError, match="no class 'Tou'"):
-        prepare(TrackConfig(track="cpu", add="./my_toy.py:Tou"))
+        prepare(TrackConfig(track="cpu", add="./toy_of_a_track.py:Tou"))
