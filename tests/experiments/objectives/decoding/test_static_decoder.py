@@ -169,7 +169,7 @@ def decoder(**settings: Any) -> Decoder:
     ("model", "reason"),
     [
         (decoder(attention=AttentionConfig(cache="paged")), r"attention\.cache=contiguous"),
-        (decoder(attention=AttentionConfig(softcap=20.0)), "block mask"),
+        (decoder(attention=AttentionConfig(num_heads=1, softcap=20.0)), "block mask"),
         (decoder().train(), "in training"),
         (
             MoE(MoEConfig(d_model=WIDTH, d_ff=32), vocab_size=VOCABULARY, max_length=ROOM).eval(),
