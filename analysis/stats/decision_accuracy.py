@@ -70,9 +70,9 @@ def _agreement(small: pd.DataFrame, largest: pd.DataFrame, verdicts: pd.DataFram
         verdicts: of all pairs at the largest budget.
     """
     means = small.groupby("arm")["score"].mean()
-    shown: dict[str, object] = {"models": len(means), "signal_to_noise": signal_to_noise(small)}
+    columns: dict[str, object] = {"models": len(means), "signal_to_noise": signal_to_noise(small)}
     if small["scale"].iloc[0] == largest["scale"].iloc[0]:
-        return shown
+        return columns
     final = largest.groupby("arm")["score"].mean()
     pairs = list(itertools.combinations(sorted(set(means.index) & set(final.index)), 2))
     agree = [(means[a] - means[b]) * (final[a] - final[b]) > 0 for a, b in pairs]
@@ -80,7 +80,7 @@ def _agreement(small: pd.DataFrame, largest: pd.DataFrame, verdicts: pd.DataFram
         pair for pair in pairs if (row := verdict_of(verdicts, *pair)) is not None and row["separated"]
     ]
     outcomes = _outcomes(decided, _pairs(small), verdicts)
-    return shown | {
+    return columns | {
         "pairs": len(pairs), "accuracy": float(np.mean(agree)) if pairs else math.nan,
         "decided": len(decided), **{name: outcomes.count(name) for name in ("same", "reversed", "undecided")},
     }  # fmt: skip

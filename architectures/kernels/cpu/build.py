@@ -30,7 +30,7 @@ COMPILERS = ("c++", "g++", "clang++")
 FLAGS = (
     "-std=c++17", "-O3", "-fno-math-errno", "-fPIC",
     # Each product that is added to something is one operation. For Zen 2 and 3 gcc would split some of them,
-    # and the rounding of a row would depend on the number of rows beside it.
+    # and the rounding of a row would depend on the number of rows in its batch.
     "-ffp-contract=fast", "--param=avoid-fma-max-bits=0",
 )  # fmt: skip
 SECONDS = 300

@@ -180,7 +180,7 @@ def test_a_real_study_is_seen_to_run_to_be_killed_and_to_end(tmp_path: Path) -> 
 
 
 def read_all(leader: int) -> bytes:
-    """What a process writes to a terminal until it ends."""
+    """Return the text that a process writes to a terminal until it ends."""
     text = b""
     while True:
         try:
