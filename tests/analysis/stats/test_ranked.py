@@ -115,7 +115,7 @@ def test_a_baseline_that_has_not_learned_is_said_to_be_both(write_run: WriteRun,
     arms = with_differences(frame.assign(baseline="decoder")).set_index("arm", drop=False)
     assert verdict_text(arms.loc["decoder"]) == "baseline, not learned"
     [sentence] = answers(arms.reset_index(drop=True))
-    assert "mamba wins" in sentence
+    assert "mamba has the best mean" in sentence
     assert "better than decoder by" in sentence
     assert "decoder has not learned the task and is not ranked: no better than any value (" in sentence
 
