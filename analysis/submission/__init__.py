@@ -7,5 +7,6 @@ submission.yaml    the study, the overrides that choose the model, the authors, 
 results.parquet    a row for each test run, as ``analysis.track.frame.study_frame`` returns them
 records/STUDY/     result.json, config.yaml, provenance.json and metrics.jsonl of every test run and every
                    tuning run, in the layout of run folders
+configs/backbone/  the YAML files of the model that are not part of the project
 *.py               the modules of the model that are not part of the project
 """

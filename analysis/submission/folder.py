@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 import json
 import shutil
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import pandas as pd
@@ -16,13 +17,14 @@ from analysis.files import parquet, write
 from analysis.load.study import load_study
 from analysis.submission.study import StudyRules
 from analysis.track.frame import study_frame
+from experiments.config import CONF
 from experiments.config.structured import PROJECT, typed
 from experiments.config.study import RULES
 from experiments.runtime.run_status import RunStatus
 from experiments.runtime.yaml_state import read_yaml
 from experiments.tracking.run_files import HASHED
 
-RECORD, RESULTS, RUNS = "submission.yaml", "results.parquet", "records"
+RECORD, RESULTS, RUNS, CONFIGS = "submission.yaml", "results.parquet", "records", "configs"
 FILES = ("result.json", *HASHED)
 """Files of a run that a submission contains."""
 
@@ -42,6 +44,8 @@ class Submission:
     """A sentence or a link about the model."""
     rules: str = RULES
     """Version of the rules that the runs follow."""
+    configs: dict[str, str] = field(default_factory=dict)
+    """SHA-256 of each YAML file of the model, by its path in ``configs``."""
 
 
 def read_submission(folder: Path) -> Submission:
@@ -59,8 +63,47 @@ def load_runs(rules: StudyRules, runs: Path) -> pd.DataFrame:
     return frame[frame["status"] != RunStatus.REFUSED].reset_index(drop=True)
 
 
+def model_configs(overrides: Sequence[str], config_dir: Path) -> dict[str, str]:
+    """Return the SHA-256 of the YAML files in a folder that a model is composed of, by their path in it."""
+    found: dict[str, str] = {}
+    left = [Path("backbone", text.partition("=")[2]) for text in overrides if text.startswith("backbone=")]
+    while left:
+        option = left.pop()
+        name = f"{option.as_posix()}.yaml"
+        if name in found or not (config_dir / name).is_file():
+            continue
+        found[name] = _digest(config_dir / name)
+        for entry in read_yaml(config_dir / name).get("defaults", []):
+            if isinstance(entry, str):  # such as parts/hybrid@_here_, or /backbone/decoder
+                path = entry.partition("@")[0]
+                left.append(Path(path[1:]) if path.startswith("/") else option.parent / path)
+    return found
+
+
+def config_problems(submission: Submission, folder: Path) -> Iterator[str]:
+    """Yield what is wrong with the YAML files of a submission: only new ones of its backbone are allowed."""
+    paths = [path for path in (folder / CONFIGS).rglob("*") if path.is_file()]
+    found = {path.relative_to(folder / CONFIGS).as_posix(): _digest(path) for path in paths}
+    for name in sorted(found.keys() | submission.configs.keys()):
+        if found.get(name) != submission.configs.get(name):
+            yield f"{CONFIGS}/{name} is not the file of {RECORD}"
+        elif not (name.startswith("backbone/") and name.endswith(".yaml")):
+            yield f"{CONFIGS}/{name}: a submission has YAML files of its backbone only"
+        elif (CONF / name).exists():
+            yield f"{CONFIGS}/{name} is a file of the project: rename it, and train again"
+
+
+def _digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
 def write_submission(
-    submission: Submission, rules: StudyRules, expected: pd.DataFrame, runs: Path, folder: Path
+    submission: Submission,
+    rules: StudyRules,
+    expected: pd.DataFrame,
+    runs: Path,
+    folder: Path,
+    config_dir: Path,
 ) -> None:
     """Write a submission of all runs of its model in ``runs``. Raises ValueError if there are none.
 
@@ -70,6 +113,7 @@ def write_submission(
         expected: the runs that the study asks for, from ``analysis.submission.study.expected_runs``.
         runs: the folder of all studies.
         folder: the folder to write, which must not exist.
+        config_dir: the folder that the YAML files of the model are in.
     """
     frame = load_runs(rules, runs)
     frame = frame[frame["backbone"].isin(expected["backbone"])]
@@ -86,6 +130,9 @@ def write_submission(
         for name in FILES:
             if (path / name).exists():
                 shutil.copy(path / name, target)
+    for name in submission.configs:
+        (folder / CONFIGS / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(config_dir / name, folder / CONFIGS / name)
     _copy_modules({name for code in frame["code"] for name in json.loads(code)}, folder)
     write(folder / RESULTS, parquet(study_frame(folder / RUNS, rules.folder)))
     for cache in folder.rglob(".frame"):  # of what was read just now

@@ -86,18 +86,28 @@ def model_problems(settings: Settings, run_plan: Plan, model: Backbone | None = 
 
 def flop_problems(settings: Settings, model: Backbone, view: View) -> Iterator[str]:
     """Yield that a model of the user's code takes more matrix products than its ``sequence_flops``."""
-    if settings.backbone_class.__module__.partition(".")[0] in PROJECT:  # where tests count operations
+    # The class could state another module than that of its file.
+    target = str(settings.resolved["backbone"]["_target_"])
+    if target.partition(".")[0] in PROJECT:  # where tests count operations
         return
-    counts = []
-    for sequences in (1, 2):
-        with FlopCounterMode(display=False) as counter:
-            view.rows(0, sequences).run(model)
-        counts.append(counter.get_total_flops())
-    flops, counted = model.sequence_flops(view.tokens_BT.shape[1]), counts[1] - counts[0]
+    flops = model.sequence_flops(view.tokens_BT.shape[1])
+    counted = max(matrix_product_flops(model, view, training=training) for training in (False, True))
     # PyTorch counts attention over all pairs of positions, also those that a causal mask excludes; and scans
     # in chunks take more products than the recurrence.
     if counted > 1.01 * (flops.linear + 2 * flops.attention + 4 * flops.mixer):
         yield f"a sequence takes {counted:,} FLOPs of matrix products; the model states {flops.total:,}"
+
+
+def matrix_product_flops(model: Backbone, view: View, *, training: bool) -> int:
+    """Return the FLOPs of the matrix products of one more sequence, as PyTorch counts them."""
+    counts = []
+    model.train(training)
+    for sequences in (1, 2):
+        with FlopCounterMode(display=False) as counter:
+            view.rows(0, sequences).run(model)
+        counts.append(counter.get_total_flops())
+    model.eval()
+    return counts[1] - counts[0]
 
 
 def evaluated_view(objective: Objective) -> View:

@@ -48,13 +48,13 @@ class StudyRules:
     fixed_grid: bool
     """True if no other learning rates are tried."""
     search_path: list[str]
-    """Override that adds a folder of YAML files, if there is one."""
+    """Override that adds folders of YAML files, if there are any."""
 
     def check(self, overrides: Sequence[str]) -> Iterator[str]:
         """Yield the overrides that change more than the model, or than the choice of workloads."""
         for override in overrides:
             key, _, values = override.partition("=")
-            if key in MODEL or key.startswith("backbone."):
+            if key in MODEL or _is_backbone_key(override):
                 continue
             if key not in self.swept or key == "seed":
                 options = [*MODEL, "backbone.KEY", *(set(self.swept) - {*MODEL, "seed"})]
@@ -65,14 +65,15 @@ class StudyRules:
             yield f"study={self.study} sweeps variant: add variant=decoder, or the variant of the model"
 
 
-def read_study(study: str, config_dir: str = "") -> StudyRules:
+def read_study(study: str, *config_dirs: str | Path) -> StudyRules:
     """Return a study that takes submissions. Raises ConfigError.
 
     Args:
         study: value of ``study=``.
-        config_dir: a folder of further YAML files, as Hydra's --config-dir.
+        config_dirs: folders of further YAML files, as Hydra's --config-dir; empty ones are ignored.
     """
-    search_path = [f"hydra.searchpath=[file://{Path(config_dir).resolve()}]"] if config_dir else []
+    folders = ",".join(f"file://{Path(folder).resolve()}" for folder in config_dirs if folder)
+    search_path = [f"hydra.searchpath=[{folders}]"] if folders else []
     test = _compose(study, search_path)
     tuning = _compose(f"{study}_rates", search_path)
     swept, rates = (_swept(cfg) for cfg in (test, tuning))
@@ -89,11 +90,39 @@ def read_study(study: str, config_dir: str = "") -> StudyRules:
     )
 
 
-def _compose(study: str, search_path: Sequence[str]) -> DictConfig:
+def composed_model(rules: StudyRules, overrides: Sequence[str]) -> DictConfig:
+    """Return the configuration of the study with the overrides that choose a model. Raises ConfigError."""
+    model = [
+        text for text in overrides if text.partition("=")[0] in (*MODEL, "variant") or _is_backbone_key(text)
+    ]
+    return _compose(rules.study, [*rules.search_path, *model])
+
+
+def sections_set(rules: StudyRules, overrides: Sequence[str]) -> list[str]:
+    """Return the sections beside ``backbone`` that the YAML file of a model changes. Raises ConfigError."""
+    others = [text for text in overrides if not (text.startswith("backbone=") or _is_backbone_key(text))]
+    ours, usual = (_other_sections(composed_model(rules, words)) for words in (overrides, others))
+    return sorted(name for name in ours | usual if ours.get(name) != usual.get(name))
+
+
+def _is_backbone_key(override: str) -> bool:
+    return override.startswith("backbone.")
+
+
+def _other_sections(cfg: DictConfig) -> dict[str, object]:
+    tree = OmegaConf.to_container(cfg, resolve=False)
+    assert isinstance(tree, dict)
+    del tree["backbone"]
+    for key in ("overrides", "job", "runtime"):  # what was chosen
+        tree["hydra"].pop(key, None)
+    return tree  # type: ignore[return-value]
+
+
+def _compose(study: str, words: Sequence[str]) -> DictConfig:
     GlobalHydra.instance().clear()
     with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
         try:
-            return hydra.compose("config", [f"study={study}", *search_path], return_hydra_config=True)
+            return hydra.compose("config", [f"study={study}", *words], return_hydra_config=True)
         except HydraException as error:
             raise ConfigError(explain(error)) from None
 

@@ -2,6 +2,7 @@
 
     archbench submit study=track/cpu backbone=./my_mixer.py:MyMixer authors='A. Author' [about=...]
     archbench submit study=laptop variant=decoder backbone=kda names.backbone=kda authors='A. Author'
+    archbench submit study=compare backbone=mine config_dir=mine authors='A. Author'
 
 Further overrides are those that the runs were trained with: of the model, and of the workloads if not all of
 the study were run (track/cpu=parity). Every run of the model in the tuning study (study=track/cpu_rates) and
@@ -18,7 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from analysis.submission.folder import Submission, write_submission
+from analysis.submission.folder import Submission, model_configs, write_submission
 from analysis.submission.study import expected_runs, read_study
 from analysis.submission.validate import ValidateConfig, report
 from experiments.config.backbone_file import class_paths
@@ -41,7 +42,7 @@ class SubmitConfig:
     out: str = "submission"
     """The folder to write."""
     config_dir: str = ""
-    """A folder of further YAML files, as Hydra's --config-dir."""
+    """A folder of further YAML files, as Hydra's --config-dir; those of the model are submitted."""
 
     def __post_init__(self) -> None:
         for name in ("study", "authors"):
@@ -58,12 +59,13 @@ def submit(config: SubmitConfig, overrides: Sequence[str]) -> int:
     ]
     if problems := list(rules.check(overrides)):
         raise ConfigError("; ".join(problems))
+    configs = model_configs(overrides, Path(config.config_dir)) if config.config_dir else {}
     submission = Submission(
-        study=config.study, overrides=overrides, authors=config.authors, about=config.about
+        study=config.study, overrides=overrides, authors=config.authors, about=config.about, configs=configs
     )
     with tempfile.TemporaryDirectory() as empty:
         expected = expected_runs(rules, overrides, runs, Path(empty))
-    write_submission(submission, rules, expected, runs, folder)
+    write_submission(submission, rules, expected, runs, folder, Path(config.config_dir))
     print(f"wrote {folder}; check it with training a run again: archbench validate {folder}")
     return report(ValidateConfig(folder=str(folder), retrain=False, config_dir=config.config_dir))
 

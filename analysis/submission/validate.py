@@ -26,7 +26,15 @@ import pandas as pd
 import torch
 
 from analysis.load.study import load_study
-from analysis.submission.folder import RESULTS, RUNS, Submission, load_runs, read_submission
+from analysis.submission.folder import (
+    CONFIGS,
+    RESULTS,
+    RUNS,
+    Submission,
+    config_problems,
+    load_runs,
+    read_submission,
+)
 from analysis.submission.model import expected_scores, model_problems
 from analysis.submission.records import (
     code_problems,
@@ -39,7 +47,15 @@ from analysis.submission.records import (
     score_problems,
     stored_settings,
 )
-from analysis.submission.study import StudyRules, expected_runs, read_study, submitted_trials, trial_problems
+from analysis.submission.study import (
+    StudyRules,
+    composed_model,
+    expected_runs,
+    read_study,
+    sections_set,
+    submitted_trials,
+    trial_problems,
+)
 from analysis.track.frame import study_frame
 from experiments.config.options import run_command
 from experiments.config.structured import PROJECT, is_own
@@ -127,9 +143,10 @@ def open_submission(config: ValidateConfig, scratch: Path) -> Opened:
     """
     folder = Path(config.folder).resolve()
     submission = read_submission(folder)
-    rules = read_study(submission.study, config.config_dir)
+    configs = folder / CONFIGS if submission.configs else ""
+    rules = read_study(submission.study, config.config_dir, configs)
     for path in folder.iterdir():
-        is_module = path.suffix == ".py" or (path.is_dir() and path.name != RUNS)
+        is_module = path.suffix == ".py" or (path.is_dir() and path.name not in (RUNS, CONFIGS))
         if is_module and (path.stem in INSTALLED or not is_own(path.stem)):
             raise ValueError(f"{path.name} would replace an installed module: rename it, and train again")
     # The submitted modules come first in this process and in those that it starts.
@@ -157,17 +174,18 @@ def rule_problems(opened: Opened) -> Iterator[str]:
     if others := sorted(set(opened.frame["rules"].dropna()) - {submission.rules}):
         yield f"its runs follow rules {', '.join(others)}, and submission.yaml names rules {submission.rules}"
     yield from rules.check(submission.overrides)
+    yield from config_problems(submission, opened.folder)
+    if submission.configs and (sections := sections_set(rules, submission.overrides)):
+        yield f"{CONFIGS}/ sets {', '.join(sections)}: a submission sets its backbone only"
     yield from list_problems(opened.frame, opened.expected)
     yield from trial_problems(rules, submitted_trials(rules, opened.submitted))
 
 
 def record_problems(opened: Opened) -> Iterator[str]:
     """Yield what is wrong with the submitted files, and with the model that is built from them."""
-    backbones = [
-        text.partition("=")[2] for text in opened.submission.overrides if text.startswith("backbone=")
-    ]
-    modules = [name.rpartition(".")[0] for name in backbones if "." in name]
-    yield from code_problems(opened.frame, code_hashes(modules))
+    backbone = composed_model(opened.rules, opened.submission.overrides).backbone
+    module = str(backbone.get("_target_", "")).rpartition(".")[0]
+    yield from code_problems(opened.frame, code_hashes([module]))
     for _, run in opened.frame.iterrows():
         yield from file_problems(run)
     ended = opened.frame[opened.frame["status"].isin(FINAL)]

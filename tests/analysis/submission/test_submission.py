@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import json
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,9 @@ import yaml
 from analysis.files import parquet
 from analysis.submission import study as study_module
 from analysis.submission import submit
+from analysis.submission.folder import Submission, config_problems, model_configs
 from analysis.submission.records import repeated_problems
-from analysis.submission.study import StudyRules, expected_runs, read_study, trial_problems
+from analysis.submission.study import StudyRules, expected_runs, read_study, sections_set, trial_problems
 from analysis.submission.validate import ValidateConfig, main, reasons
 from analysis.track.frame import study_frame
 from analysis.track.runs import listed
@@ -87,18 +89,9 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Path:
         patch.setattr(sys, "path", [str(desk), *sys.path])
         forget_module()
         words = (f"hydra.searchpath=[file://{desk}/conf]", *MODEL)
-        for folder, rate in (("runs", "1e-3"), ("runs", "1e-2"), ("other", "3e-3")):
-            trial = (
-                "study=toy_rates",
-                f"optimizer.learning_rate={rate}",
-                "seed=100",
-                f"runs={desk}/{folder}",
-            )
-            commands.train(*words, *trial)
-        # Writes the learning rates.
-        expected_runs(read_study("toy", f"{desk}/conf"), MODEL, desk / "runs", desk / "runs")
-        for seed in (0, 1):
-            chosen = commands.train(*words, "study=toy", f"seed={seed}", f"runs={desk}/runs")
+        other = ("study=toy_rates", "optimizer.learning_rate=3e-3", "seed=100", f"runs={desk}/other")
+        commands.train(*words, *other)
+        chosen = train_by_rules(desk, MODEL)
         best = yaml.safe_load((chosen / "config.yaml").read_text())["optimizer"]["learning_rate"]
         rate = 0.001 if best == 0.01 else 0.01
         untuned = ("study.tuned=null", f"optimizer.learning_rate={rate}", "seed=0", f"runs={desk}/other")
@@ -106,6 +99,18 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Path:
         arguments = ["study=toy", *MODEL, "authors=A. Author", f"runs={desk}/runs", f"config_dir={desk}/conf"]
         assert submit.main([*arguments, f"out={desk}/submission"]) == 0
     return desk
+
+
+def train_by_rules(desk: Path, model: Sequence[str]) -> Path:
+    """Train the runs that the study asks of a model, and return the last one."""
+    words = (f"hydra.searchpath=[file://{desk}/conf]", *model, f"runs={desk}/runs")
+    for rate in ("1e-3", "1e-2"):
+        commands.train(*words, "study=toy_rates", f"optimizer.learning_rate={rate}", "seed=100")
+    # Writes the learning rates.
+    expected_runs(read_study("toy", f"{desk}/conf"), model, desk / "runs", desk / "runs")
+    for seed in (0, 1):
+        run = commands.train(*words, "study=toy", f"seed={seed}")
+    return run
 
 
 def forget_module() -> None:
@@ -276,6 +281,18 @@ FEWER = """    def parameters_by_part(self):
         return dataclasses.replace(parts, body=parts.body - 100)
 
 """
+CHEAPER = """    def sequence_flops(self, length, source_length=0):
+        import dataclasses
+
+        flops = super().sequence_flops(length, source_length)
+        return dataclasses.replace(flops, linear=flops.linear // 2)
+
+"""
+IN_TRAINING = (
+    "        return self.out((x_BTD",
+    "        x_BTD = x_BTD + self.out(x_BTD) if self.training else x_BTD\n        return self.out((x_BTD",
+)
+FALSE_MODULE = "    __module__ = 'architectures.backbones.decoder'\n"
 CHEATS: dict[str, tuple[Edit, str]] = {
     "a future leak": (code_edit(*LEAK, runs=True), "change with later tokens"),
     "a leak through other sequences": (code_edit(*BATCH_LEAK, runs=True), "other sequences of the batch"),
@@ -296,6 +313,15 @@ CHEATS: dict[str, tuple[Edit, str]] = {
         code_edit("linear=linear_flops(self, length)", "linear=0", runs=True),
         "FLOPs of matrix products",
     ),
+    "FLOPs hidden by the model": (
+        code_edit("    def make_feedforward", CHEAPER + "    def make_feedforward", runs=True),
+        "FLOPs of matrix products",
+    ),
+    "FLOPs hidden by a class that names a module of the project": (
+        code_edit("    def make_feedforward", FALSE_MODULE + CHEAPER + "    def make_feedforward", runs=True),
+        "FLOPs of matrix products",
+    ),
+    "FLOPs in training only": (code_edit(*IN_TRAINING, runs=True), "FLOPs of matrix products"),
     "parameters hidden by the code": (
         code_edit("    def make_feedforward", FEWER + "    def make_feedforward", runs=True),
         "parameters, and states",
@@ -397,6 +423,80 @@ def test_edited_totals_with_valid_hashes_are_found_by_training_again(
 @pytest.mark.parametrize("name", sorted(path.name for path in EXAMPLES.iterdir()))
 def test_the_submissions_in_the_documentation_are_accepted(name: str) -> None:
     assert reasons(ValidateConfig(folder=str(EXAMPLES / name), retrain=False)) == []
+
+
+SHALLOW = "_target_: my_toy.Toy\nnum_layers: 1\nd_ff: 40\n"
+
+
+@pytest.mark.full
+def test_the_yaml_of_a_model_is_submitted(
+    desk: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Also where only the submission has it, and it may not be changed."""
+    (desk / "conf" / "backbone").mkdir()
+    (desk / "conf" / "backbone" / "shallow.yaml").write_text(SHALLOW)
+    monkeypatch.setattr(study_module, "listed", listed)
+    monkeypatch.setenv("PYTHONPATH", f"{desk}:{commands.ROOT}")
+    monkeypatch.syspath_prepend(desk)
+    model = ("backbone=shallow", "task=text")
+    train_by_rules(desk, model)
+    out = folder.parent / "shallow"
+    arguments = ["study=toy", *model, "authors=A. Author", f"runs={desk}/runs", f"config_dir={desk}/conf"]
+    assert submit.main([*arguments, f"out={out}"]) == 0
+    shutil.rmtree(desk / "conf" / "backbone")
+    forget_module()
+    monkeypatch.setenv("PYTHONPATH", str(commands.ROOT))
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if path != str(desk)])
+    config = ValidateConfig(folder=str(out), retrain=False, config_dir=f"{desk}/conf")
+    assert reasons(config) == []
+    assert main([str(out), f"config_dir={desk}/conf", "run=/s0"]) == 0, capfd.readouterr()
+    (out / "configs" / "backbone" / "shallow.yaml").write_text(SHALLOW.replace("40", "41"))
+    given = reasons(config)
+    assert "configs/backbone/shallow.yaml is not the file of submission.yaml" in given
+    assert any("is no run of the study" in line for line in given)
+
+
+def test_a_submission_has_the_yaml_files_of_its_model_only(tmp_path: Path) -> None:
+    files = {
+        "mine": "defaults: [parts/base@_here_, _self_]\n_target_: my_toy.Toy\n",
+        "parts/base": "d_ff: 8\n",
+        "draft": "_target_: my_toy.Toy\n",
+        "global": "# @package _global_\ntrainer: {test_examples: 1}\n",
+        "sweep": "# @package hydra.sweeper\nparams: {trainer.test_examples: 1}\n",
+    }
+    for name, text in files.items():
+        path = tmp_path / "backbone" / f"{name}.yaml"
+        path.parent.mkdir(exist_ok=True, parents=True)
+        path.write_text(text)
+    configs = model_configs(["task=text", "backbone=mine"], tmp_path)
+    assert sorted(configs) == ["backbone/mine.yaml", "backbone/parts/base.yaml"]
+    assert configs["backbone/mine.yaml"] == hashlib.sha256(files["mine"].encode()).hexdigest()
+    assert model_configs(["backbone=decoder"], tmp_path) == {}
+    study = read_study("compare", tmp_path)
+    changed = {name: sections_set(study, [f"backbone={name}", "task=recall_8_pairs"]) for name in files}
+    assert changed["mine"] == []
+    assert changed["global"] == ["trainer"]
+    assert changed["sweep"] == ["hydra"]
+
+
+@pytest.mark.parametrize(
+    ("file", "reason"),
+    [
+        ("backbone/mine.yaml", None),
+        ("study/compare.yaml", "a submission has YAML files of its backbone only"),
+        ("backbone/decoder.yaml", "is a file of the project"),
+    ],
+)
+def test_other_yaml_files_are_rejected(file: str, reason: str | None, tmp_path: Path) -> None:
+    path = tmp_path / "configs" / file
+    path.parent.mkdir(parents=True)
+    path.write_text("d_model: 8\n")
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    listed_file = Submission(study="compare", overrides=[], authors="A.", configs={file: digest})
+    found = list(config_problems(listed_file, tmp_path))
+    assert found == [] if reason is None else reason in found[0]
+    (unlisted,) = config_problems(Submission(study="compare", overrides=[], authors="A."), tmp_path)
+    assert "is not the file of submission.yaml" in unlisted
 
 
 def trials(*losses: tuple[float, float], protocol: str | None = None) -> pd.DataFrame:
