@@ -4,8 +4,8 @@
     python -m tests.release                    check the committed files, and build into dist/
     python -m tests.release --tag              the same, then tag the commit
 
-The distributions are built from the committed files. A pushed tag is published by
-``.github/workflows/release.yml``.
+The distributions are built from the committed files, with absolute links to the repository of ``origin``. A
+pushed tag is published by ``.github/workflows/release.yml``.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from io import BytesIO
 from pathlib import Path
 
 from tests import ROOT
+from tests.repository_links import repository_url, write_links
 
 VERSION = re.compile(r"\d+\.\d+\.\d+(rc\d+)?")
 """A version that can be released."""
@@ -103,6 +104,10 @@ def build(root: Path, out: Path) -> list[Path]:
         archive = subprocess.run(["git", "archive", "HEAD"], cwd=root, check=True, capture_output=True)
         with tarfile.open(fileobj=BytesIO(archive.stdout)) as files:
             files.extractall(sources, filter="data")
+        if url := repository_url(root):
+            write_links(Path(sources), url, f"v{version_of(root)}")
+        else:
+            print("warning: git has no public address of origin, so links of the description stay relative")
         python("-m", "build", "--no-isolation", "--outdir", str(out.resolve()), sources)
     built = sorted(out.iterdir())
     python("-m", "twine", "check", "--strict", *map(str, built))

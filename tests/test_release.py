@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import datetime
+import re
 import shutil
 import subprocess
 import tarfile
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -32,6 +34,7 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         shutil.copy(ROOT / name, tmp_path)
     (tmp_path / "CHANGELOG.md").write_text(CHANGELOG)
     git(tmp_path, "init", "--quiet")
+    git(tmp_path, "remote", "add", "origin", "git@example.org:lab/archbench.git")
     write_version(tmp_path, "0.9.0.dev0", DAY)
     commit(tmp_path)
     return tmp_path
@@ -114,6 +117,10 @@ def test_a_release_has_the_committed_files_and_a_tag(
         names = archive.getnames()
     assert "archbench-1.0.0/conf/config.yaml" in names
     assert not any("mine.local" in name or "/tests/" in name for name in names)
+    metadata = zipfile.ZipFile(wheel).read("archbench-1.0.0.dist-info/METADATA").decode()
+    assert "Project-URL: Repository, https://example.org/lab/archbench\n" in metadata
+    assert "](https://example.org/lab/archbench/raw/v1.0.0/docs/results/" in metadata
+    assert not re.search(r"\]\(docs/", metadata)
     shutil.rmtree(checkout / "dist")
     release(checkout, tag=True)
     message = subprocess.run(
