@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -15,6 +16,7 @@ import pytest
 
 from tests import CONF, ROOT
 from tests.architectures.pretrained.folders import make_folder
+from tests.dependencies import write_mixer
 
 pytestmark = pytest.mark.full
 
@@ -27,6 +29,14 @@ SHORT = (
 )
 DATA = ("*.yaml", "*.yml", "*.parquet", "*.cpp", "*.h", "*.j2", "*.css", "*.js", "py.typed")
 """Files of packages that are no Python code."""
+
+
+TO_A_VERDICT = [
+    shlex.split(line)[1:]
+    for line in (ROOT / "docs" / "installation.md").read_text().splitlines()
+    if line.startswith("    archbench ")
+]
+"""The commands of the page on installation."""
 
 
 def pip(*words: str) -> None:
@@ -64,30 +74,48 @@ def test_the_wheel_has_every_data_file(wheel: Path) -> None:
     assert not any(name.startswith(("tests/", "docs/", "benchmarks/")) for name in names)
 
 
+def run(archbench: Path, folder: Path, *words: str) -> str:
+    """Run a command in a folder, and return its output."""
+    inherited = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "WANDB", "HYDRA"))}
+    ended = subprocess.run(
+        [archbench, *words], cwd=folder, env=inherited, capture_output=True, text=True, timeout=300
+    )
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    return ended.stdout
+
+
 def test_commands_run_in_a_folder_with_files_named_like_packages(archbench: Path, tmp_path: Path) -> None:
     """Those of the user stand behind all libraries, also in the processes of a sweep."""
     for name in ("analysis", "experiments", "conf", "numpy", "random", "joblib", "datasets/__init__"):
         file = tmp_path / f"{name}.py"
         file.parent.mkdir(exist_ok=True)
         file.write_text("raise SystemExit('the wrong module')")
-    inherited = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "WANDB", "HYDRA"))}
-
-    def run(*words: str) -> str:
-        ended = subprocess.run(
-            [archbench, *words], cwd=tmp_path, env=inherited, capture_output=True, text=True, timeout=300
-        )
-        assert ended.returncode == 0, ended.stdout + ended.stderr
-        return ended.stdout
-
     sweep = ("-m", "study.name=two", "backbone=decoder,mamba", "hydra/launcher=parallel")
-    run("train", *sweep, "task=recall", *SHORT, "device=cpu", "device.threads=1")
+    run(archbench, tmp_path, "train", *sweep, "task=recall", *SHORT, "device=cpu", "device.threads=1")
     assert len(list(tmp_path.glob("runs/two/*/s0/result.json"))) == 2
-    run("compare", "study=two")
+    run(archbench, tmp_path, "compare", "study=two")
     assert (tmp_path / "runs" / "two" / "analysis" / "results.parquet").exists()
-    shown = run("track", "laptop", "workloads=infilling", "backbones=decoder", "--dry-run")
+    shown = run(
+        archbench, tmp_path, "track", "laptop", "workloads=infilling", "backbones=decoder", "--dry-run"
+    )
     assert "decoder-infilling-nano" in shown
-    stored = run("track", "cpu", "workloads=parity", "backbones=decoder", "--dry-run")
+    stored = run(archbench, tmp_path, "track", "cpu", "workloads=parity", "backbones=decoder", "--dry-run")
     assert "5 of 5 runs are done" in stored, stored
     assert CONF not in (tmp_path, *tmp_path.parents)
     folder = make_folder("qwen2", tmp_path / "folder")
-    assert run("generate", f"run={folder}", "prompt='the cat'", "max_tokens=4", "device=cpu").strip()
+    assert run(
+        archbench, tmp_path, "generate", f"run={folder}", "prompt='the cat'", "max_tokens=4", "device=cpu"
+    ).strip()
+
+
+def test_the_commands_to_a_verdict_run_in_an_empty_folder(archbench: Path, tmp_path: Path) -> None:
+    train, dry_run, track = TO_A_VERDICT
+    assert dry_run == [*track, "--dry-run"]
+    write_mixer(tmp_path)
+    few = ("trainer.test_examples=8", "trainer.validation_examples=8")
+    shown = run(archbench, tmp_path, *train, *SHORT, *few, "device=cpu")
+    assert "accuracy" in shown
+    assert len(list(tmp_path.glob("runs/single/my_mixer.MyMixer-recall_8_pairs-*/s0/result.json"))) == 1
+    shown = run(archbench, tmp_path, *dry_run)
+    assert "my_mixer.MyMixer-recall_8_pairs-nano" in shown
+    assert "0 of 12 runs are done" in shown
