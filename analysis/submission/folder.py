@@ -22,11 +22,14 @@ from experiments.config.structured import PROJECT, typed
 from experiments.config.study import RULES
 from experiments.runtime.run_status import RunStatus
 from experiments.runtime.yaml_state import read_yaml
+from experiments.tracking.provenance import SUFFIXES
 from experiments.tracking.run_files import HASHED
 
 RECORD, RESULTS, RUNS, CONFIGS = "submission.yaml", "results.parquet", "records", "configs"
 FILES = ("result.json", *HASHED)
 """Files of a run that a submission contains."""
+CACHE = ".frame"
+"""File that reading a study leaves beside its runs."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,6 +100,37 @@ def _digest(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
+def file_problems(folder: Path) -> Iterator[str]:
+    """Yield the files that are no part of a submission, such as weights and compiled modules."""
+    for path in sorted(folder.rglob("*")):
+        name = path.relative_to(folder)
+        if path.is_symlink():
+            yield f"{name} is a link: a submission has files only"
+        elif path.is_file() and "__pycache__" not in name.parts and not _is_part(name):
+            yield f"{name} is no part of a submission: remove it"
+
+
+def _is_part(name: Path) -> bool:
+    top = name.parts[0]
+    if top in (RUNS, CONFIGS):
+        return name.name in (*FILES, CACHE) if top == RUNS else name.suffix == ".yaml"
+    return name.suffix in SUFFIXES or name.as_posix() in (RECORD, RESULTS, "README.md")
+
+
+def copy_modules(folder: Path, target: Path) -> None:
+    """Copy the source files of a submission's modules: what was compiled from other code is left behind."""
+
+    def left_behind(parent: str, names: list[str]) -> list[str]:
+        return [*_no_sources(parent, names), *((RUNS, CONFIGS) if Path(parent) == folder else ())]
+
+    shutil.copytree(folder, target, ignore=left_behind)
+
+
+def _no_sources(parent: str, names: list[str]) -> list[str]:
+    files = [name for name in names if Path(parent, name).is_file()]
+    return [name for name in files if Path(name).suffix not in SUFFIXES]
+
+
 def write_submission(
     submission: Submission,
     rules: StudyRules,
@@ -135,7 +169,7 @@ def write_submission(
         shutil.copy(config_dir / name, folder / CONFIGS / name)
     _copy_modules({name for code in frame["code"] for name in json.loads(code)}, folder)
     write(folder / RESULTS, parquet(study_frame(folder / RUNS, rules.folder)))
-    for cache in folder.rglob(".frame"):  # of what was read just now
+    for cache in folder.rglob(CACHE):  # of what was read just now
         cache.unlink()
     write(folder / RECORD, yaml.safe_dump(asdict(submission), sort_keys=False))
 
@@ -149,5 +183,4 @@ def _copy_modules(names: Iterable[str], folder: Path) -> None:
         if spec.origin and not spec.submodule_search_locations:
             shutil.copy(spec.origin, folder)
         for source in spec.submodule_search_locations or ():
-            ignored = shutil.ignore_patterns("__pycache__")
-            shutil.copytree(source, folder / name, dirs_exist_ok=True, ignore=ignored)
+            shutil.copytree(source, folder / name, dirs_exist_ok=True, ignore=_no_sources)

@@ -5,6 +5,9 @@ Shapes: B batch, T length, V vocabulary.
 
 from __future__ import annotations
 
+import copy
+import math
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -13,7 +16,7 @@ from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from architectures.backbone import Backbone
-from architectures.causality import add_noise, first_leak
+from architectures.causality import TOLERANCE, add_noise, first_leak
 from experiments.config.structured import PROJECT
 from experiments.evaluation.measure import EVALUATION_SEED, first_examples, measure
 from experiments.objectives.objective import Objective, View
@@ -23,9 +26,12 @@ from experiments.run.settings import Settings
 from experiments.runtime.device import inference
 from experiments.tasks.metrics import GENERATED, SAMPLE, WHOLE, Metric
 from experiments.tasks.task import Task
+from experiments.training.loss import Loss
 
 SEQUENCES = 16
 """Sequences of the test split that the checks run the model on."""
+UNTRAINED = 0.75
+"""Smallest loss of a model before training, relative to that of uniform predictions."""
 CPU = torch.device("cpu")
 
 
@@ -75,27 +81,93 @@ def model_problems(settings: Settings, run_plan: Plan, model: Backbone | None = 
     counted = sum({p.data_ptr(): p.numel() for p in model.parameters()}.values())
     if counted != (stated := model.parameters_by_part().total):
         yield f"the model has {counted:,} parameters, and states {stated:,}"
-    view = evaluated_view(run_plan.objective)
-    if view.source_BS is not None or view.clean_BT is not None or run_plan.objective.targets != "tokens":
+    if (view := evaluated_view(run_plan.objective)) is None:
         return
+    yield from training_problems(settings, run_plan.objective, model, view)
     with inference(model, CPU, settings.device.precision):
         yield from flop_problems(settings, model, view)
         if model.capabilities.causal and leaks(model, run_plan.objective, view):
             yield "the logits of a position change with later tokens, or with other sequences of the batch"
 
 
+def is_user_code(settings: Settings) -> bool:
+    """Return True for a model of the user's code; tests check those of the project.
+
+    The class could state another module than that of its file, so the configuration tells.
+    """
+    return str(settings.resolved["backbone"]["_target_"]).partition(".")[0] not in PROJECT
+
+
 def flop_problems(settings: Settings, model: Backbone, view: View) -> Iterator[str]:
     """Yield that a model of the user's code takes more matrix products than its ``sequence_flops``."""
-    # The class could state another module than that of its file.
-    target = str(settings.resolved["backbone"]["_target_"])
-    if target.partition(".")[0] in PROJECT:  # where tests count operations
+    if not is_user_code(settings):
         return
-    flops = model.sequence_flops(view.tokens_BT.shape[1])
     counted = max(matrix_product_flops(model, view, training=training) for training in (False, True))
-    # PyTorch counts attention over all pairs of positions, also those that a causal mask excludes; and scans
-    # in chunks take more products than the recurrence.
-    if counted > 1.01 * (flops.linear + 2 * flops.attention + 4 * flops.mixer):
-        yield f"a sequence takes {counted:,} FLOPs of matrix products; the model states {flops.total:,}"
+    if counted > 1.01 * most_matrix_products(model, view):
+        stated = model.sequence_flops(view.tokens_BT.shape[1]).total
+        yield f"a sequence takes {counted:,} FLOPs of matrix products; the model states {stated:,}"
+
+
+def most_matrix_products(model: Backbone, view: View) -> float:
+    """Return the FLOPs of matrix products that PyTorch may count for one sequence, by ``sequence_flops``.
+
+    It counts attention over all pairs of positions, also those that a causal mask excludes; and scans in
+    chunks take more products than the recurrence.
+    """
+    flops = model.sequence_flops(view.tokens_BT.shape[1])
+    return flops.linear + 2 * flops.attention + 4 * flops.mixer
+
+
+def training_problems(settings: Settings, objective: Objective, model: Backbone, view: View) -> Iterator[str]:
+    """Yield what a training step of a model of the user's code computes or stores that it does not state."""
+    if not is_user_code(settings):
+        return
+    model = copy.deepcopy(model).eval()
+    logits_BTV = objective.logits(view.run(model), view).detach()
+    saved = {tensor: tensor.detach().clone() for tensor in changing_tensors(model)}
+    counts = [training_flops(settings, objective, model, view.rows(0, rows)) for rows in (1, 2)]
+    # Three forward passes, and one more that a model may repeat to save memory.
+    if (counted := counts[1] - counts[0]) > 4.04 * (most := most_matrix_products(model, view)):
+        yield f"training takes {counted:,} FLOPs of matrix products for a sequence; at most {4 * most:,}"
+    with torch.no_grad():
+        for tensor, value in saved.items():
+            tensor.copy_(value)
+        differences_BTV = (objective.logits(view.run(model.eval()), view) - logits_BTV).nan_to_num()
+    if differences_BTV.abs().max() > TOLERANCE * logits_BTV.nan_to_num(0.0, 0.0, 0.0).abs().max():
+        yield "a training step changes the logits by more than its parameters: the model stores what it reads"
+
+
+def changing_tensors(model: Backbone) -> list[Tensor]:
+    """Return what training may change: parameters, and buffers of layers of the project, such as routers."""
+    layers = (layer for layer in model.modules() if is_project_class(type(layer)))
+    return [*model.parameters(), *(buffer for layer in layers for buffer in layer.buffers(recurse=False))]
+
+
+def is_project_class(cls: type) -> bool:
+    """Return True for a class of this project, also if others state its module."""
+    module = sys.modules.get(cls.__module__)
+    return cls.__module__.partition(".")[0] in PROJECT and getattr(module, cls.__name__, None) is cls
+
+
+def training_flops(settings: Settings, objective: Objective, model: Backbone, view: View) -> int:
+    """Return the FLOPs of the matrix products of one training step without the optimizer."""
+    loss = Loss(model.train(), objective, settings.device.precision)
+    with FlopCounterMode(display=False) as counter:
+        loss(view, view.count_B.sum(), len(view.tokens_BT)).backward()
+        model.after_step()
+    return counter.get_total_flops()
+
+
+def pretrained_problems(settings: Settings, run_plan: Plan) -> Iterator[str]:
+    """Yield that a model of the user's code has a low loss before training: its weights are not random."""
+    view = evaluated_view(run_plan.objective)
+    if view is None or not is_user_code(settings):
+        return
+    model = new_model(settings, run_plan)
+    with inference(model, CPU, settings.device.precision):
+        loss = (run_plan.objective.nats(view.run(model), view).sum() / view.count_B.sum()).item()
+    if loss < UNTRAINED * (uniform := math.log(model.vocab_size)):
+        yield f"before training, its loss is {loss:.2f} nats; {uniform:.2f} are those of uniform predictions"
 
 
 def matrix_product_flops(model: Backbone, view: View, *, training: bool) -> int:
@@ -103,17 +175,23 @@ def matrix_product_flops(model: Backbone, view: View, *, training: bool) -> int:
     counts = []
     model.train(training)
     for sequences in (1, 2):
-        with FlopCounterMode(display=False) as counter:
+        with torch.set_grad_enabled(training), FlopCounterMode(display=False) as counter:
             view.rows(0, sequences).run(model)
         counts.append(counter.get_total_flops())
     model.eval()
     return counts[1] - counts[0]
 
 
-def evaluated_view(objective: Objective) -> View:
-    """Return the first sequences of the test split as the objective evaluates them."""
+def evaluated_view(objective: Objective) -> View | None:
+    """Return the first sequences of the test split as the objective evaluates them.
+
+    None if the model reads a source or a clean copy beside them, or predicts no tokens.
+    """
+    if objective.targets != "tokens":
+        return None
     count = min(SEQUENCES, objective.task.num_examples("test") or SEQUENCES)
-    return objective.answer_view(objective.task.batch("test", EVALUATION_SEED, 0, count))
+    view = objective.answer_view(objective.task.batch("test", EVALUATION_SEED, 0, count))
+    return view if view.source_BS is None and view.clean_BT is None else None
 
 
 def leaks(model: Backbone, objective: Objective, view: View) -> bool:

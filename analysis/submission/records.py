@@ -19,6 +19,7 @@ from experiments.runtime.atomic_io import plain
 from experiments.runtime.run_status import FINAL, RunStatus
 from experiments.runtime.yaml_state import read_yaml
 from experiments.tasks.metrics import GENERATED, Metric
+from experiments.tracking.provenance import used_modules
 from experiments.tracking.run_files import RunResult, read_result
 
 
@@ -59,7 +60,7 @@ def list_problems(frame: pd.DataFrame, expected: pd.DataFrame) -> Iterator[str]:
             )
 
 
-def file_problems(run: pd.Series) -> Iterator[str]:
+def run_file_problems(run: pd.Series) -> Iterator[str]:
     """Yield what is wrong with the files of a run, among themselves: hashes, status, training and scores."""
     name = name_of(run)
     if run["status"] not in FINAL:
@@ -182,13 +183,54 @@ def frame_problems(stored: pd.DataFrame, computed: pd.DataFrame) -> Iterator[str
                 yield f"results.parquet: {column} of {name} is {texts}"
 
 
-def repeated_problems(run: pd.Series, repeated: pd.Series, tolerance: float) -> Iterator[str]:
-    """Yield how the scores of a run that was trained again differ, by more than a relative tolerance."""
-    name = name_of(run)
-    if repeated["status"] != run["status"]:
-        yield f"{name}: trained again it is {repeated['status']}, not {run['status']}"
+def repeated_problems(name: str, recorded: RunResult, repeated: RunResult, tolerance: float) -> Iterator[str]:
+    """Yield how the scores of a run that was trained again differ, by more than a relative tolerance.
+
+    A standard error is less certain than its score: it may differ by half.
+    """
+    if repeated.status != recorded.status:
+        yield f"{name}: trained again it is {repeated.status}, not {recorded.status}"
         return
-    for column in ("score", "validation"):
-        if not math.isclose(run[column], repeated[column], rel_tol=tolerance, abs_tol=1e-9):
-            values = f"{run[column]:.4g}, and {repeated[column]:.4g}"
-            yield f"{name}: {column} is {values} when it is trained again"
+    scores, others = ([*result.metrics, *result.validation] for result in (recorded, repeated))
+    for score, other in zip(scores, others, strict=True):
+        values = (score.value, other.value), (score.standard_error, other.standard_error)
+        tolerances = (tolerance, 1e-9), (0.5, tolerance * abs(other.value))
+        for field, pair, (relative, absolute) in zip(
+            ("", "standard error of "), values, tolerances, strict=True
+        ):
+            if not math.isclose(*pair, rel_tol=relative, abs_tol=absolute):
+                texts = f"{pair[0]:.4g}, and {pair[1]:.4g} when it is trained again"
+                yield f"{name}: {field}{score.split} {score.name} is {texts}"
+
+
+def curve_problems(
+    name: str, recorded: list[list[float]], repeated: list[list[float]], tolerance: float
+) -> Iterator[str]:
+    """Yield the first validation of a run that differs from those of the run trained again.
+
+    Rounding can shift a jump of the score by one validation, so a value is compared with three of them.
+
+    Args:
+        name: of the run.
+        recorded: step, tokens, FLOPs and score of each validation.
+        repeated: the same of the run that was trained again.
+        tolerance: relative.
+    """
+    if [point[:3] for point in recorded] != [point[:3] for point in repeated]:
+        yield f"{name}: metrics.jsonl has other validations than when it is trained again"
+        return
+    values = [value for *_, value in repeated]
+    for index, (step, _, _, value) in enumerate(recorded):
+        near = values[max(index - 1, 0) : index + 2]
+        margin = tolerance * max(map(abs, near))
+        if not min(near) - margin <= value <= max(near) + margin:
+            texts = f"{value:.4g}, and {values[index]:.4g} when it is trained again"
+            yield f"{name}: validation at step {step:.0f} is {texts}"
+            return
+
+
+def import_problems(modules: Mapping[str, str]) -> Iterator[str]:
+    """Yield the imports of user modules that a model does not need: data, scores, checks; by module name."""
+    for module in sorted(modules.keys() - set(PROJECT)):
+        for name in sorted(used_modules(module) & {"experiments", "analysis", "conf", "slurm"}):
+            yield f"{module}.py imports {name}: of this project, a backbone imports architectures only"

@@ -5,14 +5,17 @@
 The runs must be those that the rules ask for, no more and no fewer: each tuning trial and each test seed,
 with the budget, data, tokenizer, size and scored split of the study, and the learning rate that its tuning
 runs choose. Size, FLOPs, data and scored bytes are computed again from the submitted code. Its logits must
-not depend on later tokens. If nothing is wrong, one test run is trained again, and must have the same score.
+not depend on later tokens. If nothing is wrong, a tuning run and a test run are trained again, and must have
+the same scores.
 
 The exit code is 0 if the submission is accepted, 3 if it is rejected, and 2 for a mistake in the arguments.
-The submitted code is executed: validate where it can do no harm.
+The submitted code is executed: validate where it can do no harm, and read it. No check detects code that
+is written to deceive the checks.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import shutil
@@ -32,19 +35,24 @@ from analysis.submission.folder import (
     RUNS,
     Submission,
     config_problems,
+    copy_modules,
+    file_problems,
     load_runs,
     read_submission,
 )
-from analysis.submission.model import expected_scores, model_problems
+from analysis.submission.model import expected_scores, model_problems, pretrained_problems
 from analysis.submission.records import (
     code_problems,
-    file_problems,
+    curve_problems,
     frame_problems,
+    import_problems,
     list_problems,
     names_of,
     plan_problems,
     repeated_problems,
+    run_file_problems,
     score_problems,
+    stored_result,
     stored_settings,
 )
 from analysis.submission.study import (
@@ -68,8 +76,10 @@ from experiments.runtime.run_status import FINAL, RunStatus
 from experiments.tracking.provenance import code_hashes
 from experiments.tracking.results_frame import NEEDED, read_results
 
-INSTALLED = (*PROJECT, "analysis", "slurm")
+INSTALLED = (*PROJECT, "analysis", "conf", "slurm")
 """Packages of this project."""
+AT_START = ("sitecustomize", "usercustomize")
+"""Modules that Python imports when it starts."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,11 +89,12 @@ class ValidateConfig:
     folder: str = ""
     """The submission."""
     run: str = ""
-    """The test run that is trained again, or a part of its path; empty for a random one."""
+    """The run that is trained again, or a part of its path; empty for a random tuning run and a random test
+    run."""
     retrain: bool = True
-    """Train a run again."""
+    """Train runs again."""
     tolerance: float = 0.02
-    """Largest relative difference of its scores."""
+    """Largest relative difference of their scores."""
     config_dir: str = ""
     """A folder of further YAML files, as Hydra's --config-dir."""
 
@@ -103,7 +114,7 @@ class Opened:
     submitted: Path
     """A copy of its runs."""
     retrained: Path
-    """The folder of all studies in which a run is trained again."""
+    """The folder of all studies in which runs are trained again."""
     frame: pd.DataFrame
     """Its runs."""
     expected: pd.DataFrame
@@ -111,7 +122,7 @@ class Opened:
 
 
 def reasons(config: ValidateConfig) -> list[str]:
-    """Return all reasons to reject a submission; a run is trained again if there are no others."""
+    """Return all reasons to reject a submission; runs are trained again if there are no others."""
     with tempfile.TemporaryDirectory() as scratch:
         try:
             with as_run_errors():
@@ -147,11 +158,12 @@ def open_submission(config: ValidateConfig, scratch: Path) -> Opened:
     rules = read_study(submission.study, config.config_dir, configs)
     for path in folder.iterdir():
         is_module = path.suffix == ".py" or (path.is_dir() and path.name not in (RUNS, CONFIGS))
-        if is_module and (path.stem in INSTALLED or not is_own(path.stem)):
+        if is_module and (path.stem in (*INSTALLED, *AT_START) or not is_own(path.stem)):
             raise ValueError(f"{path.name} would replace an installed module: rename it, and train again")
     # The submitted modules come first in this process and in those that it starts.
-    sys.path.insert(0, str(folder))
-    os.environ["PYTHONPATH"] = os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")])
+    copy_modules(folder, code := scratch / "code")
+    sys.path.insert(0, str(code))
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(code), os.environ.get("PYTHONPATH", "")])
     # A copy, because reading caches the frame of a study beside its runs.
     submitted, retrained = scratch / "submitted", scratch / "retrained"
     if (folder / RUNS).is_dir():
@@ -173,6 +185,7 @@ def rule_problems(opened: Opened) -> Iterator[str]:
         yield f"rules={submission.rules}: this version of archbench checks submissions by rules {RULES}"
     if others := sorted(set(opened.frame["rules"].dropna()) - {submission.rules}):
         yield f"its runs follow rules {', '.join(others)}, and submission.yaml names rules {submission.rules}"
+    yield from file_problems(opened.folder)
     yield from rules.check(submission.overrides)
     yield from config_problems(submission, opened.folder)
     if submission.configs and (sections := sections_set(rules, submission.overrides)):
@@ -185,9 +198,11 @@ def record_problems(opened: Opened) -> Iterator[str]:
     """Yield what is wrong with the submitted files, and with the model that is built from them."""
     backbone = composed_model(opened.rules, opened.submission.overrides).backbone
     module = str(backbone.get("_target_", "")).rpartition(".")[0]
-    yield from code_problems(opened.frame, code_hashes([module]))
+    current = code_hashes([module])
+    yield from code_problems(opened.frame, current)
+    yield from import_problems(current)
     for _, run in opened.frame.iterrows():
-        yield from file_problems(run)
+        yield from run_file_problems(run)
     ended = opened.frame[opened.frame["status"].isin(FINAL)]
     for _, runs in ended.groupby(["study", "cell", "digest"]):
         yield from with_errors(configuration_problems(runs))
@@ -205,7 +220,7 @@ def configuration_problems(runs: pd.DataFrame) -> Iterator[str]:
     run_plan = plan(settings)
     for _, run in runs.iterrows():
         yield from plan_problems(run, stored_settings(run), run_plan)
-    for problem in model_problems(settings, run_plan):
+    for problem in (*model_problems(settings, run_plan), *pretrained_problems(settings, run_plan)):
         yield f"{runs['cell'].iloc[0]}: {problem}"
     complete = runs[runs["status"] == RunStatus.COMPLETE]
     scores = expected_scores(settings, run_plan) if len(complete) else []
@@ -214,23 +229,38 @@ def configuration_problems(runs: pd.DataFrame) -> Iterator[str]:
 
 
 def retrain_problems(opened: Opened) -> Iterator[str]:
-    """Yield what differs if a test run is trained again, and what is wrong with its model then."""
+    """Yield what differs if runs are trained again, and what is wrong with their models then."""
     frame = opened.frame.assign(name=names_of(opened.frame))
-    tests = frame[
-        (frame["study"] == opened.rules.folder) & frame["name"].str.contains(opened.config.run, regex=False)
-    ]
-    if tests.empty:
-        raise ValueError(f"run={opened.config.run}: no test run has this name")
-    run = tests.iloc[random.randrange(len(tests))]
+    chosen = frame[frame["name"].str.contains(opened.config.run, regex=False)]
+    if chosen.empty:
+        raise ValueError(f"run={opened.config.run}: no run has this name")
+    # The learning rate follows from the scores of tuning runs.
+    for study in [opened.rules.rates_folder, opened.rules.folder] if not opened.config.run else [""]:
+        of_study = chosen[chosen["study"] == study] if study else chosen
+        yield from with_errors(repeat(opened, of_study.iloc[random.randrange(len(of_study))]))
+
+
+def repeat(opened: Opened, run: pd.Series) -> Iterator[str]:
+    """Train a submitted run again, and yield what differs."""
     words = dict(zip(names_of(opened.expected), opened.expected["words"], strict=True))[run["name"]]
     print(f"training {run['name']} again", flush=True)
     run_python(["-m", "experiments.train", *words, *opened.rules.search_path])
-    repeated = load_study(opened.retrained, opened.rules.folder).iloc[0]
-    yield from repeated_problems(run, repeated, opened.config.tolerance)
+    repeated = load_study(opened.retrained, run["study"]).iloc[0]
+    tolerance = opened.config.tolerance
+    yield from repeated_problems(run["name"], stored_result(run), stored_result(repeated), tolerance)
+    curve, repeated_curve = (curve_of(run, runs) for runs in (opened.submitted, opened.retrained))
+    yield from curve_problems(run["name"], curve, repeated_curve, tolerance)
     if repeated["status"] == RunStatus.COMPLETE:
         model = load_model(Path(repeated["path"]), torch.device("cpu")).model
         settings = stored_settings(run)
         yield from model_problems(settings, plan(settings), model)
+
+
+def curve_of(run: pd.Series, runs: Path) -> list[list[float]]:
+    """Return the validations of a run in a folder of all studies, as ``curve_problems`` takes them."""
+    frame = study_frame(runs, run["study"])
+    (curve,) = frame.loc[[name == run["name"] for name in names_of(frame)], "curve"]
+    return list(json.loads(curve))
 
 
 def first_line(error: RunError) -> str:

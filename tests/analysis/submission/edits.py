@@ -18,7 +18,7 @@ from experiments.tracking import provenance
 from experiments.tracking.run_files import checksum, file_record
 from tests.analysis.submission.toy_study import forget_module
 
-Edit = Callable[[Path], None]
+Edit = Callable[[Path], object]
 
 
 def run_in(folder: Path, seed: int) -> Path:

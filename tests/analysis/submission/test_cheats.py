@@ -49,6 +49,36 @@ IN_TRAINING = (
     "        return self.out((x_BTD",
     "        x_BTD = x_BTD + self.out(x_BTD) if self.training else x_BTD\n        return self.out((x_BTD",
 )
+WITH_GRADIENTS = (
+    "        return self.out((x_BTD",
+    "        x_BTD = x_BTD + self.out(x_BTD) if torch.is_grad_enabled() else x_BTD\n"
+    "        return self.out((x_BTD",
+)
+IN_BACKWARD = (
+    "        return self.out((x_BTD",
+    """        if x_BTD.requires_grad:
+            x_BTD.register_hook(lambda gradient: gradient + 0 * sum(self.out(gradient) for _ in range(20)))
+        return self.out((x_BTD""",
+)
+MEMORY = (
+    "        return self.out((x_BTD",
+    """        if self.training:
+            self.memory = x_BTD.detach().mean((0, 1))
+        x_BTD = x_BTD + getattr(self, "memory", 0)
+        return self.out((x_BTD""",
+)
+PRETRAINED = (
+    "    def make_feedforward",
+    """    def compute(self, inputs):
+        import dataclasses
+
+        output = super().compute(inputs)
+        next_BT = inputs.tokens_BT.roll(-1, 1)  # weights that have seen the text predict it
+        seen_BTV = torch.nn.functional.one_hot(next_BT, self.vocab_size)
+        return dataclasses.replace(output, logits_BTV=output.logits_BTV + 9 * seen_BTV)
+
+    def make_feedforward""",
+)
 FALSE_MODULE = "    __module__ = 'architectures.backbones.decoder'\n"
 CHEATS: dict[str, tuple[Edit, str]] = {
     "a future leak": (code_edit(*LEAK, runs=True), "change with later tokens"),
@@ -79,6 +109,32 @@ CHEATS: dict[str, tuple[Edit, str]] = {
         "FLOPs of matrix products",
     ),
     "FLOPs in training only": (code_edit(*IN_TRAINING, runs=True), "FLOPs of matrix products"),
+    "FLOPs with gradients only": (code_edit(*WITH_GRADIENTS, runs=True), "FLOPs of matrix products"),
+    "FLOPs in the backward pass": (code_edit(*IN_BACKWARD, runs=True), "training takes"),
+    "a memory of the training data beside the parameters": (
+        code_edit(*MEMORY, runs=True),
+        "the model stores what it reads",
+    ),
+    "weights that were trained before": (
+        code_edit(*PRETRAINED, runs=True),
+        "before training, its loss is",
+    ),
+    "a model that imports the data": (
+        code_edit("import torch\n", "import torch\nimport experiments.tasks\n", runs=True),
+        "my_toy.py imports experiments",
+    ),
+    "weights in a file": (
+        lambda folder: (folder / "weights.npz").write_bytes(b""),
+        "weights.npz is no part of a submission",
+    ),
+    "a compiled module in the place of its source": (
+        lambda folder: (folder / "my_toy.abi3.so").write_bytes(b""),
+        "my_toy.abi3.so is no part of a submission",
+    ),
+    "a module that Python imports when it starts": (
+        lambda folder: (folder / "sitecustomize.py").write_text(""),
+        "sitecustomize.py would replace an installed module",
+    ),
     "parameters hidden by the code": (
         code_edit("    def make_feedforward", FEWER + "    def make_feedforward", runs=True),
         "parameters, and states",

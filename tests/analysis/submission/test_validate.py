@@ -61,7 +61,9 @@ def test_the_yaml_of_a_model_is_submitted(
     monkeypatch.setattr(sys, "path", [path for path in sys.path if path != str(desk)])
     config = ValidateConfig(folder=str(out), retrain=False, config_dir=f"{desk}/conf")
     assert reasons(config) == []
+    forget_module()
     assert main([str(out), f"config_dir={desk}/conf", "run=/s0"]) == 0, capfd.readouterr()
+    forget_module()
     (out / "configs" / "backbone" / "shallow.yaml").write_text(SHALLOW.replace("40", "41"))
     given = reasons(config)
     assert "configs/backbone/shallow.yaml is not the file of submission.yaml" in given
