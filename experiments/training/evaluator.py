@@ -21,6 +21,11 @@ from experiments.training.parallel.strategy import Strategy
 if TYPE_CHECKING:
     from experiments.training.routing_probe import RoutingProbe
 
+EVALUATION_TOKENS = 8192
+"""Tokens of a forward pass without gradients where training has fewer: small batches are slow."""
+EVALUATION_LOGITS = 2**21
+"""Maximum number of their logits: with a large vocabulary, evaluation has as many tokens as training."""
+
 
 class Evaluator:
     """Evaluates the model that a trainer trains."""
@@ -46,15 +51,18 @@ class Evaluator:
         """Return the metrics on a split, that of the task first; ``objective`` replaces that of the run."""
         objective = objective or self.objective
         trained, evaluated = self.objective.task.sequence_length, objective.task.sequence_length
+        full = self.micro_batcher.size
+        least = min(EVALUATION_TOKENS, EVALUATION_LOGITS // self.model.vocab_size)
 
         def work(rows: int) -> list[Metric]:
+            tokens = max(rows * trained, least if rows == full else 0)  # fewer after it ran out of memory
             return measure(
                 self.model,
                 objective,
                 objective.task,
                 split,
                 examples=examples,
-                batch_size=min(rows, max(1, rows * trained // evaluated)),  # no more tokens than in training
+                batch_size=max(1, tokens // evaluated),
                 precision=self.precision,
                 before_batch=self.before_batch,
                 shard=self.strategy.dims.evaluation_shard(),

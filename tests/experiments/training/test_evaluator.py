@@ -1,15 +1,19 @@
-"""What is recorded of the experts while a run trains, and that it changes nothing."""
+"""Rows of an evaluation; what is recorded of experts while a run trains, and that it changes nothing."""
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
 from experiments.tracking.run_folder import RunFolder
+from experiments.training.evaluator import Evaluator
+from experiments.training.micro_batcher import MicroBatcher
 from tests.experiments import commands
 
 WORDS = (
@@ -112,3 +116,42 @@ def test_capacity_that_limits_in_training_alone_is_accounted_for(tmp_path: Path)
         # Half an even share for each expert leaves at least half of all visits out.
         assert 0.5 <= row[name] < 1
         assert row[name.replace("dropped_in_training", "dropped_share")] == 0
+
+
+@pytest.mark.parametrize(
+    ("trained_rows", "vocabulary", "fits", "rows"),
+    [
+        (1, 256, 10_000, [32]),  # 8,192 tokens in sequences of 256
+        (64, 256, 10_000, [64]),  # as in training
+        (1, 50_000, 10_000, [1]),  # 41 tokens have two million logits
+        (4, 256, 3, [32, 2]),  # out of memory: half of the rows of training
+    ],
+)
+def test_a_forward_pass_has_enough_tokens_to_be_fast(
+    trained_rows: int, vocabulary: int, fits: int, rows: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried = []
+
+    def measure(*_: object, batch_size: int, **__: object) -> list[str]:
+        tried.append(batch_size)
+        if batch_size > fits:
+            raise torch.OutOfMemoryError("none left")
+        return ["a metric"]
+
+    monkeypatch.setattr("experiments.training.evaluator.measure", measure)
+    model = torch.nn.Linear(1, 1)
+    model.vocab_size = vocabulary  # type: ignore[assignment]
+    strategy = SimpleNamespace(
+        evaluating=contextlib.nullcontext, dims=SimpleNamespace(evaluation_shard=lambda: None)
+    )
+    evaluator = Evaluator(
+        model,  # type: ignore[arg-type]
+        SimpleNamespace(task=SimpleNamespace(sequence_length=256)),  # type: ignore[arg-type]
+        strategy=strategy,  # type: ignore[arg-type]
+        optimizer=torch.optim.SGD(model.parameters()),
+        micro_batcher=MicroBatcher("auto", trained_rows),
+        precision="fp32",
+        before_batch=lambda: None,
+    )
+    assert evaluator.evaluate("test", None) == ["a metric"]
+    assert tried == rows
