@@ -100,9 +100,6 @@ def apply_tuned_rate(tree: dict[str, Any], *, optional: bool = False) -> None:
     if optional and not path.exists():
         return
     rates = read_rates(path)
-    for word in HydraConfig.get().overrides.task:
-        if word.partition("=")[0].lstrip("+~") == "optimizer.learning_rate":
-            raise ConfigError(f"{word} beside study.tuned={path}, which sets the rate: leave it out")
     if tree["seed"] in rates.seeds:
         raise ConfigError(
             f"seed={tree['seed']}: study={rates.study} chose the rates of {path} with it, so it would "
@@ -125,6 +122,7 @@ def apply_tuned_rate(tree: dict[str, Any], *, optional: bool = False) -> None:
             f"study.tuned={path}: the best rate of {_words(key)}, {arm.learning_rate:g}, was at the edge "
             f"of its grid: extend it with {study_command('rates', swept, '--extend')}"
         )
+    _check_overrides(path, arm)
     tree["optimizer"] = {**tree["optimizer"], "learning_rate": arm.learning_rate}
     if arm.batch_size is not None:
         tree["budget"] = {**tree["budget"], "batch_size": arm.batch_size}
@@ -132,6 +130,19 @@ def apply_tuned_rate(tree: dict[str, Any], *, optional: bool = False) -> None:
     tree["study"] = {**study, "rate_from": name}
     if arm.tuning is not None:
         tree["study"]["tuning"] = asdict(arm.tuning)
+
+
+def _check_overrides(path: Path, arm: TunedArm) -> None:
+    """Raise ConfigError if the command sets what the file sets too."""
+    chosen = {"optimizer.learning_rate": "the rate"}
+    if arm.batch_size is not None:
+        chosen |= {"budget.batch_size": "the batch size", "budget.batch_tokens": "the batch size"}
+    for word in HydraConfig.get().overrides.task:
+        if what := chosen.get(word.partition("=")[0].lstrip("+~")):
+            raise ConfigError(
+                f"{word} beside study.tuned={path}, which sets {what}: leave it out, or set both by hand "
+                "with study.tuned=null optimizer.learning_rate=..."
+            )
 
 
 def _commands(path: Path) -> str:
