@@ -20,6 +20,7 @@ from analysis.figures.files import figure_bytes
 from analysis.figures.matplotlib_export import printed
 from analysis.figures.verdicts import verdict_figure
 from analysis.files import csv_text
+from analysis.findings.frames import Frames
 from analysis.stats.arms import study_setting
 from analysis.stats.capacity import capacity_grids, rungs
 from analysis.stats.comparisons import comparisons
@@ -34,9 +35,11 @@ from analysis.tables.format import budget, multiplier
 from analysis.tables.text import render_markdown, render_scores
 from tests import ROOT
 from tests.docs.canon_tables import canon_block, canon_figure
+from tests.docs.rules_table import rules_block
 
 RESULTS = ROOT / "docs" / "results"
 CANON = ROOT / "docs" / "models" / "canon.md"
+STATISTICS = ROOT / "docs" / "statistics.md"
 PAGES = {"experts.md": ("experts", 2)}
 """Pages in docs/results with a block of tables: the frame, and the level of its headings."""
 BEGIN, END = "<!-- table:begin -->\n", "<!-- table:end -->"
@@ -110,6 +113,16 @@ def capacity_block() -> str:
     return "\n".join(lines)
 
 
+def rule_studies() -> dict[str, pd.DataFrame]:
+    """Return the runs that are judged by the rules of earlier versions and of protocol 1.0."""
+    studies = {
+        "text": "laptop", "text, 1.3e12 FLOPs": "cpu_text", "recall and infilling": "compare",
+        "canon layers": "canon", "state tracking": "state_tracking",
+    }  # fmt: skip
+    track = Frames(RESULTS, RESULTS).track("cpu")
+    return {name: frame(file) for name, file in studies.items()} | {"CPU track": track}
+
+
 def blocks() -> dict[Path, str]:
     """Return what stands between the marks of each page."""
     pages = {RESULTS / page: page_block(name, level) for page, (name, level) in PAGES.items()}
@@ -118,6 +131,7 @@ def blocks() -> dict[Path, str]:
     pages[RESULTS / "main_comparison.md"] = compute_block(frame("laptop"))
     pages[RESULTS / "text.md"] = cpu_text_block()
     pages[CANON] = canon_block(frame("canon"))
+    pages[STATISTICS] = rules_block(rule_studies())
     return {ROOT / "README.md": readme_block(), **pages}
 
 

@@ -82,3 +82,9 @@ def test_the_laws_of_the_ladder_are_those_of_its_points() -> None:
         for cell, value in zip(cells[2:5], (found.law.E, found.law.alpha, found.law.beta), strict=True):
             assert float(cell.split()[0]) == pytest.approx(value, abs=6e-4)
         assert cells[7] == found.held_out_text()
+
+
+def test_the_same_runs_are_judged_by_both_rules() -> None:
+    studies = renew_tables.rule_studies()
+    remedy = "run python -m tests.docs.renew_tables"
+    assert renew_tables.quoted(renew_tables.STATISTICS) == renew_tables.rules_block(studies), remedy
