@@ -36,6 +36,7 @@ from analysis.tables.text import render_markdown, render_scores
 from tests import ROOT
 from tests.docs.canon_tables import canon_block, canon_figure
 from tests.docs.rules_table import rules_block
+from tests.docs.sensitivity_table import sensitivity_block
 
 RESULTS = ROOT / "docs" / "results"
 CANON = ROOT / "docs" / "models" / "canon.md"
@@ -54,6 +55,13 @@ def frame(name: str) -> pd.DataFrame:
 def text_runs() -> pd.DataFrame:
     """Return the runs of text at all budgets: of the laptop track, and a larger one of the CPU track."""
     return pd.concat([frame("laptop"), frame("cpu_text")], ignore_index=True)
+
+
+def sensitivity_runs() -> pd.DataFrame:
+    """Return the runs of text at the two smaller budgets, and under other conditions."""
+    laptop = frame("laptop")
+    smaller = laptop[laptop["scale"].isin(["4e10_flops", "1.3e11_flops"])]
+    return pd.concat([smaller, frame("sensitivity")], ignore_index=True)
 
 
 def readme_block() -> str:
@@ -131,6 +139,7 @@ def blocks() -> dict[Path, str]:
     pages[RESULTS / "main_comparison.md"] = compute_block(frame("laptop"))
     pages[RESULTS / "text.md"] = cpu_text_block()
     pages[CANON] = canon_block(frame("canon"))
+    pages[RESULTS / "sensitivity.md"] = sensitivity_block(sensitivity_runs())
     pages[STATISTICS] = rules_block(rule_studies())
     return {ROOT / "README.md": readme_block(), **pages}
 

@@ -88,3 +88,10 @@ def test_the_same_runs_are_judged_by_both_rules() -> None:
     studies = renew_tables.rule_studies()
     remedy = "run python -m tests.docs.renew_tables"
     assert renew_tables.quoted(renew_tables.STATISTICS) == renew_tables.rules_block(studies), remedy
+
+
+def test_the_sensitivity_of_the_answer_is_that_of_its_frame() -> None:
+    page = RESULTS / "sensitivity.md"
+    block = renew_tables.sensitivity_block(renew_tables.sensitivity_runs())
+    assert renew_tables.quoted(page) == block, "run python -m tests.docs.renew_tables"
+    assert len(renew_tables.frame("sensitivity")) == 81
