@@ -10,7 +10,7 @@ unexport PYTHONDONTWRITEBYTECODE
 PYTEST := $(BIN)/python -m pytest
 PARALLEL := --numprocesses $(JOBS) --dist loadfile --no-loadscope-reorder
 
-.PHONY: help install compare track test test-full validate test-slurm test-gpu test-kernels test-browser test-dependencies durations bench lint docs clean version release release-check
+.PHONY: help install compare track test test-full validate test-slurm test-gpu test-kernels test-browser test-dependencies durations bench lint pictures docs clean version release release-check
 
 help:
 	@echo "make compare           train all families on a CPU, print the answer and the tables, write the report"
@@ -26,6 +26,7 @@ help:
 	@echo "make validate          validate the submissions that were added or changed since BASE=COMMIT"
 	@echo "make bench             measure what has a goal beside other libraries: half an hour, nothing else running"
 	@echo "make lint              ruff, mypy and the import contracts"
+	@echo "make pictures          renew the pictures of pages; needs Chromium"
 	@echo "make docs              build the documentation into docs/_build/html; warnings are errors"
 	@echo "make version           write VERSION=1.0.0 into the project files"
 	@echo "make release-check     check that the committed version can be released, and build it into dist/"
@@ -106,6 +107,9 @@ lint: $(INSTALLED)
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-logo
+
+pictures: $(INSTALLED)
+	@$(BIN)/python -m tests.docs.pictures
 
 docs: $(INSTALLED)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,docs]'

@@ -18,13 +18,11 @@ budgets), against.svg (study.against), capacity.csv and for each ladder capacity
 from __future__ import annotations
 
 import sys
-import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import pandas as pd
-from rich.console import Console
 
 from analysis.figures.against import against_figure
 from analysis.figures.capacity import capacity_figures
@@ -44,20 +42,19 @@ from analysis.stats.targets.steps_to_loss import with_steps
 from analysis.stats.text_slices import slice_table
 from analysis.stats.versus_baseline import with_differences
 from analysis.stats.warnings import study_warnings, with_warnings
-from analysis.tables.columns import WIDTH
 from analysis.tables.compute import over_compute
 from analysis.tables.headings import study_name
 from analysis.tables.latex import render_latex
-from analysis.tables.task_grid import grid_markdown, note, rich_tables, task_grid
+from analysis.tables.task_grid import grid_markdown, task_grid, terminal_grids
+from analysis.tables.terminal import grid_parts, wrapped
 from analysis.tables.text import render_markdown, render_tables, study_text
 from experiments.config.options import run_command
+from experiments.runtime.console import table_console
 from experiments.runtime.errors import nearest
 from experiments.tracking.results_frame import NEEDED, read_results
 
 NO_CURVES = pd.DataFrame(columns=["path", "kind", "step", "tokens", "flops", "seconds"])
 """The history of a stored frame, which has none."""
-GRID_WIDTH = 220
-"""Characters of a line of the table of all tasks where the output is no terminal."""
 VERDICTS_DPI = 200
 """Dots per inch of verdicts.png: twice those at which it is displayed, for sharp screens."""
 
@@ -77,7 +74,7 @@ class CompareConfig:
     speed: str = ""
     """Parquet or JSON file of rows of ``archbench benchmark``, for the page; empty for none."""
     wide: bool = False
-    """Print all columns, not the eight that fit 100 characters."""
+    """Print all columns, not those that fit 80 characters."""
     baseline: str = ""
     """A model that the others are compared with, in place of ``study.baseline``; empty for that."""
     allow_mixed: bool = False
@@ -152,26 +149,26 @@ def publish(comparison: Comparison) -> None:
                 contents[f"capacity_{name}.{kind}"] = figure_bytes(figure, kind)
     if not (decisions := decision_accuracy(comparison.frame)).empty:
         contents["decision_accuracy.csv"] = csv_text(with_warnings(decisions, warnings))
-    paths = [write(comparison.folder / name, content) for name, content in contents.items()]
+    for name, content in contents.items():
+        write(comparison.folder / name, content)
     print_tables(comparison, grid)
-    print("\n".join(f"wrote {path}" for path in paths), flush=True)
+    page, *others = sorted(contents, key=lambda name: not name.endswith(".html"))
+    print(f"wrote {comparison.folder / page}")
+    table_console().print(wrapped(f"beside it: {', '.join(others)}"))
     for answer in over_compute(comparison.frame):  # again, as the last lines of a terminal are read first
-        print(f"\n{textwrap.fill(answer, WIDTH)}", flush=True)
+        table_console().print(wrapped(f"\n{answer}"))
 
 
 def print_tables(comparison: Comparison, grid: pd.DataFrame) -> None:
     """Print the tables of a study, and that of all its tasks where it has several."""
-    frame, wide = comparison.frame, comparison.config.wide
-    terminal = sys.stdout.isatty()
-    if terminal:
-        Console(width=max(Console().width, WIDTH)).print(study_text(frame, wide=wide), crop=False)
+    frame, wide, console = comparison.frame, comparison.config.wide, table_console()
+    if console.is_terminal:
+        console.print(study_text(frame, wide=wide), crop=False)
     else:
         print(render_tables(frame, wide=wide))
     if not grid.empty and grid["task"].nunique() > 1:
-        console = Console(width=None if terminal else GRID_WIDTH, highlight=False)
-        for table in rich_tables(grid):
-            console.print(table)
-        console.print(note(grid))
+        for part in (part for tasks in terminal_grids(grid) for part in grid_parts(tasks)):
+            console.print(part)
 
 
 def table_files(comparison: Comparison, warnings: list[str]) -> dict[str, str | bytes]:

@@ -48,11 +48,10 @@ from analysis.stats.learning_rates.choice import (
 )
 from analysis.stats.learning_rates.settings_grid import GROUP, grid_table
 from analysis.stats.warnings import condition_warnings
-from analysis.tables.text import WIDTH
 from experiments.config.options import run_command
 from experiments.config.study import typed_command
 from experiments.runtime.child_processes import run_python
-from experiments.runtime.console import plural
+from experiments.runtime.console import WIDTH, plural
 
 MAX_ROUNDS = 8
 """Rounds of a search: four decades. An optimum further out is a mistake somewhere else."""

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 
 import rich.console
 import rich.table
+import rich.text
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
@@ -30,7 +31,7 @@ from experiments.config.options import take_options
 from experiments.config.sections import AXIS_UNITS, read_sections
 from experiments.run.live_view import watch
 from experiments.run.planned import Planned
-from experiments.runtime.console import count, plural
+from experiments.runtime.console import coloured, count, plain_table, plural, table_console
 from experiments.runtime.errors import CheckpointError, ConfigError, RunError
 from experiments.runtime.preemption import stops_at_once
 from experiments.runtime.run_status import RunStatus
@@ -41,9 +42,6 @@ if TYPE_CHECKING:
     from experiments.run.estimate.tables import Estimated
     from experiments.run.settings import Settings
     from experiments.tracking.run_files import PlannedCost
-
-WIDTH = 100
-"""Characters of a line if the output is not a terminal."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +54,9 @@ class Cell:
     exit_code: int = 0
     refused: str = ""
     """Reason why it is rejected; empty if the reason is printed already."""
+    model: str = ""
     task: str = ""
+    """Task and scale, which have tables of their own."""
     key: str = ""
     """CELL-DIGEST."""
     seed: int = 0
@@ -90,24 +90,9 @@ def main() -> None:
         watch(study, watched)
     if not _cells:
         return  # after --watch, --help or --cfg
-    console = rich.console.Console(highlight=False, width=None if sys.stdout.isatty() else WIDTH)
-    for line in dict.fromkeys([*_equal_sizes(), *_notes]):
-        console.print(line, markup=False)
-    for table in _tables():
-        console.print()
-        console.print(table)
-    console.print()
-    if _estimated:
-        from experiments.run.estimate.tables import resource_tables, too_large
-
-        estimates = [estimate for _, estimate in _estimated]
-        memory, cluster = resource_tables(estimates)
-        console.print("Memory of each GPU at the peak of a step, estimated, in GiB:")
-        console.print(memory)
-        console.print("To request from a cluster:")
-        console.print(cluster)
-        for line in too_large(estimates):
-            console.print(line)
+    console = table_console()
+    for part in (*_report(), *_resources()):
+        console.print(part, markup=False)
     rejected = [cell for cell in _cells if cell.cost is None]
     for cell in rejected:
         if cell.refused:
@@ -166,7 +151,8 @@ def _collect(cfg: DictConfig) -> None:
             Cell(
                 name=settings.cell,
                 status=_status(settings),
-                task=settings.names.task,
+                model=settings.names.backbone,
+                task=f"{settings.names.task}, {settings.names.scale}",
                 key=key,
                 seed=settings.seed,
                 cost=run_plan.cost,
@@ -216,71 +202,104 @@ def _status(settings: Settings) -> str:
     return "begun" if folder.root.exists() else "missing"
 
 
-def _equal_sizes() -> list[str]:
-    """Return the size that is equal for all models on each task, and mixtures with all experts counted."""
-    matched = [(cell.task, cell.name, cell.cost.matched) for cell in _cells if cell.cost is not None]
+def _report() -> list[rich.console.RenderableType]:
+    """Return the notes, then of each task and scale a heading with its tables and the reasons of failures."""
+    parts: list[rich.console.RenderableType] = list(dict.fromkeys(_notes))
+    tasks: dict[str, dict[str, list[Cell]]] = {}
+    for cell in _cells:
+        if cell.cost is not None:
+            tasks.setdefault(cell.task, {}).setdefault(cell.key, []).append(cell)
+    for task, cells in tasks.items():
+        of_task = [cell for seeds in cells.values() for cell in seeds]
+        parts += [
+            *[""] * bool(parts),
+            *(rich.text.Text(line, style="bold") for line in _equal_sizes(task, of_task)),
+        ]
+        parts += [_costs(list(cells.values())), "", _setups(list(cells.values()))]
+        parts += [
+            rich.text.Text(f"{cell.model} s{cell.seed} {cell.status}", style="red")
+            for cell in of_task
+            if ": " in cell.status
+        ]
+    return [*parts, ""]
+
+
+def _equal_sizes(task: str, cells: list[Cell]) -> list[str]:
+    """Return the size that is equal for the models of a task, and mixtures with all experts counted."""
+    sizes = [(cell.model, cell.cost.matched) for cell in cells if cell.cost is not None]
     lines = [
         f"{task}: widths as given"
         if size.target is None
         else f"{task}, held equal: {AXIS_UNITS[size.axis]}, {size.target:,} ({size.axis})"
-        for task, _, size in matched
+        for _, size in sizes
     ]
-    lines += [f"{name} {size.note}" for _, name, size in matched if size.note]
+    lines += [f"{model} {size.note}" for model, size in sizes if size.note]
     return list(dict.fromkeys(lines))
 
 
-def _tables() -> list[rich.table.Table]:
-    """Return two tables of at most 100 characters: cost and status of each run configuration, and its setup.
-
-    Runs that differ only in their seeds share a row.
-    """
-    costs = _empty("residual", "body", "total", "active", "FLOPs/token", "FLOPs", "seed", "status")
-    setups = _empty("d_model", "layers", "heads", "state", "batch", "length", "lr", "tokens", "at 2k")
-    rows: dict[str, list[Cell]] = {}
-    for cell in _cells:
-        rows.setdefault(cell.key, []).append(cell)
-    for seeds in rows.values():
-        if (cost := seeds[0].cost) is None:
-            continue
-        setup, parameters, matched = cost.setup, cost.parameters, cost.matched
-        statuses = {cell.status for cell in seeds}
-        costs.add_row(
-            seeds[0].name,
+def _costs(rows: list[list[Cell]]) -> rich.table.Table:
+    """Return size, cost and status of each run configuration, whose seeds share a row."""
+    heads = ("mismatch", "non-\nemb.", "total", "active", "FLOPs/\ntoken", "FLOPs", "seed")
+    table = plain_table("model", *heads, "status", left=("status",))
+    for seeds in rows:
+        cost = seeds[0].cost
+        assert cost is not None, "rejected runs have no row"
+        parameters, matched = cost.parameters, cost.matched
+        table.add_row(
+            seeds[0].model,
             "" if matched.target is None else f"{matched.residual:+.2%}",
             *(count(value) for value in (parameters.body, parameters.total, parameters.active)),
             count(cost.flops_per_token),
             count(cost.planned.flops),
             ",".join(str(cell.seed) for cell in seeds),
-            statuses.pop()
-            if len(statuses) == 1
-            else "; ".join(f"{cell.seed}: {cell.status}" for cell in seeds),
+            _status_of(seeds),
         )
-        shape = (setup.d_model, setup.num_layers, setup.num_heads, setup.d_state, setup.batch_size)
-        setups.add_row(
-            seeds[0].name,
+    return table
+
+
+def _status_of(seeds: list[Cell]) -> rich.text.Text:
+    """Return the status of a run configuration, without reasons; those of its seeds if they differ."""
+    seeds_of: dict[str, list[str]] = {}
+    for cell in seeds:
+        seeds_of.setdefault(cell.status.split(": ")[0], []).append(str(cell.seed))
+    if len(seeds_of) == 1:
+        return coloured(next(iter(seeds_of)))
+    parts = [coloured(f"{status}: {','.join(of)}") for status, of in seeds_of.items()]
+    return rich.text.Text("; ").join(parts)
+
+
+def _setups(rows: list[list[Cell]]) -> rich.table.Table:
+    """Return shape, batch, learning rate and decoding state of each run configuration."""
+    heads = ("d_model", "layers", "heads", "state\nsize", "batch x\nlength", "lr", "tokens", "state\nat 2k")
+    table = plain_table("model", *heads)
+    for seeds in rows:
+        cost = seeds[0].cost
+        assert cost is not None, "rejected runs have no row"
+        setup = cost.setup
+        shape = (setup.d_model, setup.num_layers, setup.num_heads, setup.d_state)
+        table.add_row(
+            seeds[0].model,
             *("-" if value is None else str(value) for value in shape),
-            str(setup.sequence_length),
+            f"{setup.batch_size} x {setup.sequence_length}",
             f"{setup.learning_rate:g}",
             count(cost.planned.tokens),
             f"{count(cost.state_bytes_2k)}B" if cost.state_bytes_2k else "none",
         )
-    return [costs, setups]
-
-
-def _empty(*columns: str) -> rich.table.Table:
-    """Return a table without rows, with narrow columns in which only the status is wrapped."""
-    table = rich.table.Table(box=rich.box.SIMPLE_HEAD, padding=(0, 0), pad_edge=False, show_edge=False)
-    table.add_column("cell", no_wrap=True)
-    for name in columns:
-        last = name == "status"
-        table.add_column(
-            name,
-            justify="left" if last else "right",
-            no_wrap=not last,
-            overflow="fold",
-            min_width=10 if last else None,
-        )
     return table
+
+
+def _resources() -> list[rich.console.RenderableType]:
+    """Return memory, hours and disk for GPUs with a known peak."""
+    if not _estimated:
+        return []
+    from experiments.run.estimate.tables import resource_tables, too_large
+
+    estimates = [estimate for _, estimate in _estimated]
+    memory, cluster = resource_tables(estimates)
+    return [
+        "Memory of each GPU at the peak of a step, estimated, in GiB:", memory, "",
+        "To request from a cluster:", cluster, *too_large(estimates), "",
+    ]  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -27,12 +27,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import rich.console
 import rich.table
+from rich.markup import escape
 
 from experiments.config.options import run_command
 from experiments.run.skipped_cells import refusals
-from experiments.runtime.console import clock, count
+from experiments.runtime.console import clock, coloured, count, plain_table, table_console
 from experiments.runtime.errors import ConfigError, nearest, nearest_folder
 from experiments.runtime.run_status import RunStatus
 from slurm.progress import Progress, progress
@@ -45,7 +45,6 @@ EXPLAINED = (
     RunStatus.DIVERGED, RunStatus.OOM, RunStatus.FAILED, RunStatus.REFUSED, RunStatus.UNREADABLE,
 )  # fmt: skip
 """States whose reason is in the run's record, not in SLURM's."""
-WIDTH = 150
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,34 +133,62 @@ def rows(study: Path) -> list[Row]:
     ]
 
 
-def table(study_rows: Sequence[Row]) -> rich.table.Table:
-    """Return the rows as a table for the terminal."""
-    runs_table = rich.table.Table(box=rich.box.SIMPLE)
-    numbers = ("seed", "step", "tokens/s", "MFU", "left", "goodput")
-    for name in ("run", "seed", "state", *numbers[1:], "task", "SLURM reports", "where, why"):
-        runs_table.add_column(
-            name, justify="right" if name in numbers else "left", no_wrap=name != "where, why"
-        )
-    for row in sorted(study_rows, key=lambda row: (row.run.name, row.run.key)):
-        task = row.task or Task(job="", state="")
-        if row.state == "done":
-            task = Task(job=task.job, state="")
-        now, going = row.progress, row.state in ("running", "preempted", "waiting")
-        goodput = now.goodput(row.allocated)
-        runs_table.add_row(
-            row.run.key.rpartition("-")[0],
-            str(row.run.seed),
-            row.state,
-            "" if now.step is None else f"{now.step:,}",
-            "" if now.tokens_per_second is None else count(now.tokens_per_second),
-            "" if now.mfu is None else f"{now.mfu:.0%}",
-            clock(now.seconds_left) if going and now.seconds_left is not None else "",
-            "" if goodput is None else f"{goodput:.0%}",
-            task.job,
-            task.state,
-            row.message if row.state in EXPLAINED else task.nodes_or_reason,
-        )
-    return runs_table
+def tables(study_rows: Sequence[Row]) -> list[rich.table.Table]:
+    """Return progress and speed of each run, then jobs and reasons of those that have not completed."""
+    ordered = sorted(study_rows, key=lambda row: (row.run.name, row.run.key))
+    names = _names(ordered)
+    progress_rows, queue_rows = (
+        [[name, *cells(row)] for name, row in zip(names, ordered, strict=True)]
+        for cells in (_progress_cells, _queue_cells)
+    )
+    parts = [_table(("run", "seed", "state", "step", "tokens/s", "MFU", "left", "goodput"), progress_rows)]
+    if queue_rows := [row for row in queue_rows if any(row[2:])]:
+        parts.append(_table(("run", "seed", "task", "SLURM", "where, why"), queue_rows))
+    return parts
+
+
+def _names(study_rows: Sequence[Row]) -> list[str]:
+    """Return CELL of each run; CELL-DIGEST of run configurations that share it."""
+    digests: dict[str, set[str]] = {}
+    for row in study_rows:
+        digests.setdefault(row.run.name, set()).add(row.run.key.rpartition("-")[0])
+    return [
+        row.run.key.rpartition("-")[0] if len(digests[row.run.name]) > 1 else row.run.name
+        for row in study_rows
+    ]
+
+
+def _table(heads: tuple[str, ...], rows: list[list[str]]) -> rich.table.Table:
+    """Return a table of the columns that have a value in any row."""
+    filled = [index for index in range(len(heads)) if any(row[index] for row in rows)]
+    table = plain_table(*(heads[index] for index in filled), left=("state", "task", "SLURM", "where, why"))
+    for row in rows:
+        table.add_row(*(coloured(row[i]) if heads[i] == "state" else escape(row[i]) for i in filled))
+    return table
+
+
+def _progress_cells(row: Row) -> list[str]:
+    """Return seed, state, step, speed, MFU, time left and goodput."""
+    now, going = row.progress, row.state in ("running", "preempted", "waiting")
+    goodput = now.goodput(row.allocated)
+    return [
+        str(row.run.seed),
+        row.state,
+        "" if now.step is None else f"{now.step:,}",
+        "" if now.tokens_per_second is None else count(now.tokens_per_second),
+        "" if now.mfu is None else f"{now.mfu:.0%}",
+        clock(now.seconds_left) if going and now.seconds_left is not None else "",
+        "" if goodput is None else f"{goodput:.0%}",
+    ]
+
+
+def _queue_cells(row: Row) -> list[str]:
+    """Return seed, job, its state in SLURM, and its node or the reason why it waits or has failed."""
+    if row.state == "done":
+        return [str(row.run.seed), "", "", ""]
+    task = row.task or Task(job="", state="")
+    why = row.message if row.state in EXPLAINED else task.nodes_or_reason
+    return [str(row.run.seed), task.job, task.state, why]
 
 
 def summary(study_rows: Sequence[Row]) -> list[str]:
@@ -179,11 +206,13 @@ def summary(study_rows: Sequence[Row]) -> list[str]:
 
 
 def publish(study_rows: Sequence[Row]) -> None:
-    """Print the table."""
-    rich.console.Console(highlight=False, width=None if sys.stdout.isatty() else WIDTH).print(
-        table(study_rows)
-    )
-    print(*summary(study_rows), sep="\n")
+    """Print the tables."""
+    console = table_console()
+    for part in tables(study_rows):
+        console.print(part)
+        console.print()
+    for line in summary(study_rows):
+        console.print(line, markup=False)
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -33,10 +33,10 @@ from analysis.experts.tables import (
 from analysis.figures.files import figure_bytes
 from analysis.files import csv_text, parquet, write
 from analysis.tables.markdown import escaped
-from analysis.tables.text import WIDTH
 from experiments.config.options import run_command
 from experiments.config.schema import DeviceConfig
 from experiments.run.model_files import model_folder
+from experiments.runtime.console import WIDTH
 from experiments.runtime.device import torch_device
 
 SPLIT = "validation"

@@ -15,7 +15,7 @@ from rich.text import Text
 from analysis.findings.published import Record, Row
 from analysis.stats.intervals import Estimate
 from analysis.tables.markdown import table
-from analysis.tables.text import WIDTH
+from experiments.runtime.console import WIDTH
 
 PREAMBLE = """\
 # Published numbers and ours

@@ -6,7 +6,7 @@ comparable. The page draws the intervals itself, from positions in percent, so t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pandas as pd
 
@@ -16,7 +16,9 @@ from analysis.load.scale_order import TASK_SCALE, scale_groups
 from analysis.stats.arms import finished, ranked
 from analysis.stats.verdicts.verdict import BETTER, EQUIVALENT, WORSE
 from analysis.tables.body import table_rows
-from analysis.tables.columns import COSTS, score_text, table_columns, verdict_text
+from analysis.tables.columns import COSTS, result_columns, table_columns
+from analysis.tables.headings import held_equal
+from analysis.tables.sentences import Answer, answer, answers
 
 MOST_ROWS = 12
 """Models that a panel shows; the tables have all."""
@@ -47,6 +49,11 @@ class Panel:
     """The models of one task and likelihood type."""
 
     title: str
+    answer: Answer
+    held_equal: str
+    """The quantities that are equal for the models of the task, with their values."""
+    score: str
+    """Head of the column of scores."""
     metric: str
     baseline: str
     costs: list[str]
@@ -78,17 +85,20 @@ def panels(arms: pd.DataFrame, frame: pd.DataFrame) -> list[Panel]:
                 title = ", ".join(filter(None, [str(task), str(scale), group]))
                 unranked = group_rows["arm"][~is_ranked].tolist()
                 seeds = scores.loc[task, scale].to_dict()
-                study_panels.append(_panel(title, group_rows[is_ranked], unranked, colours, seeds))
+                panel = _panel(group_rows[is_ranked], colours, seeds)
+                runs = frame[(frame["task"] == task) & (frame["scale"] == scale)]
+                study_panels.append(
+                    replace(
+                        panel, title=title, answer=answer(answers(group_rows)[0]), unranked=unranked,
+                        held_equal=held_equal(runs),
+                    )
+                )  # fmt: skip
     return study_panels
 
 
-def _panel(
-    title: str,
-    rows: pd.DataFrame,
-    unranked: list[str],
-    colours: dict[str, str],
-    seed_scores: dict[str, list[float]],
-) -> Panel:
+def _panel(rows: pd.DataFrame, colours: dict[str, str], seed_scores: dict[str, list[float]]) -> Panel:
+    """Return the panel of ranked models, without its title and sentences."""
+    score, verdict = result_columns(rows)
     row, more = rows.iloc[0], max(0, len(rows) - MOST_ROWS)
     rows = rows.head(MOST_ROWS)
     ends = rows[["score", "low", "high"]].astype(float).to_numpy().ravel()
@@ -99,13 +109,14 @@ def _panel(
             low=axis.percent(row["low"]), high=axis.percent(row["high"]),
             seeds=[axis.position(score) for score in seed_scores[str(row["arm"])]],
             decided=row["arm"] == row["baseline"] or row["verdict"] in (BETTER, WORSE, EQUIVALENT),
-            score=score_text(row), verdict=verdict_text(row),
+            score=score.text(row), verdict=verdict.text(row),
             costs=[column.text(row) for column in COSTS],
         )
         for _, row in rows.iterrows()
     ]  # fmt: skip
     return Panel(
-        title=title, metric=f"{str(row['metric']).replace('_', ' ')}, {row['direction']} is better",
+        title="", answer=Answer(where="", lead="", rest=""), held_equal="", score=score.head,
+        metric=f"{str(row['metric']).replace('_', ' ')}, {row['direction']} is better",
         baseline=str(row["baseline"]), costs=[column.head for column in COSTS],
-        ticks=axis.ticks(), bars=bars, more=more, unranked=unranked,
+        ticks=axis.ticks(), bars=bars, more=more, unranked=[],
     )  # fmt: skip

@@ -53,7 +53,7 @@ from analysis.stats.versus_baseline import with_differences
 from analysis.tables.compute import over_compute
 from analysis.tables.format import flops
 from analysis.tables.headings import counts_line, joined_lines, study_name, verdict
-from analysis.tables.sentences import answers
+from analysis.tables.sentences import answer, answers
 from analysis.tables.slices import slice_grids
 from analysis.tables.text import grids_over_tasks, more_tables
 from analysis.templates import environment
@@ -151,16 +151,6 @@ def plot_json(figure: go.Figure) -> Markup:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Answer:
-    """The result of a task and likelihood type."""
-
-    where: str
-    lead: str
-    """The first sentence."""
-    rest: str
-
-
-@dataclass(frozen=True, kw_only=True)
 class Switch:
     """A switch that shows or hides a model in all figures."""
 
@@ -173,10 +163,15 @@ class Switch:
 def _summary(frame: pd.DataFrame) -> dict[str, object]:
     """Return the values above the first section."""
     arms = with_differences(frame)
+    all_panels = panels(arms, frame)
+    of_panels = [panel.answer for panel in all_panels]
+    others = [answer(line) for line in (*over_compute(frame), *answers(arms))]
+    others = [found for found in others if found not in of_panels]
     return {
         "study": study_name(frame),
-        "answers": [_answer(line) for line in (*over_compute(frame), *answers(arms))],
-        "panels": panels(arms, frame),
+        "answers": others,
+        "details": [found for found in (*others, *of_panels) if found.rest],
+        "panels": all_panels,
         "joined": joined_lines(frame),
         "counts": counts_line(frame),
         "hours": f"{frame['training_seconds'].sum() / 3600:.2f}",
@@ -185,12 +180,6 @@ def _summary(frame: pd.DataFrame) -> dict[str, object]:
         "warnings": tables.warning_groups(frame),
         "switches": switches(frame),
     }
-
-
-def _answer(line: str) -> Answer:
-    where, _, sentences = line.partition(": ")
-    lead, end, rest = sentences.partition(". ")
-    return Answer(where=where, lead=lead + end.rstrip(), rest=rest)
 
 
 def switches(frame: pd.DataFrame) -> list[Switch]:

@@ -14,7 +14,7 @@ from analysis.stats.grid import Grid
 from analysis.stats.versus_baseline import with_differences
 from analysis.stats.warnings import study_warnings
 from analysis.tables.body import REFERENCES, table_rows
-from analysis.tables.columns import RESULTS, Column, table_columns
+from analysis.tables.columns import VERDICT, Column, table_columns
 from analysis.tables.headings import held_equal, how_compared, item_line, scored_line, title
 
 PROVENANCE = {
@@ -81,13 +81,11 @@ def task_tables(frame: pd.DataFrame) -> list[TaskTables]:
 def score_and_cost_columns(rows: pd.DataFrame) -> tuple[list[Column], list[Column]]:
     """Return the columns of the two tables of a task, which begin with the columns of the models' names."""
     columns = table_columns(rows, wide=True)
-    names = columns[: columns.index(RESULTS[0])]
-    others = [column for column in columns if column not in (*names, *RESULTS)]
-    statistics = [column for column in others if column.head in STATISTICS]
-    return [*names, *RESULTS, *statistics], [
-        *names,
-        *(column for column in others if column not in statistics),
-    ]
+    end = columns.index(VERDICT) + 1
+    names = columns[: end - 2]
+    statistics = [column for column in columns[end:] if column.head in STATISTICS]
+    costs = [column for column in columns[end:] if column not in statistics]
+    return [*columns[:end], *statistics], [*names, *costs]
 
 
 def _score_rows(rows: pd.DataFrame, columns: list[Column], colours: dict[str, str]) -> list[ScoreRow]:

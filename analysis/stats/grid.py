@@ -14,3 +14,5 @@ class Grid:
     rows: list[list[str]]
     note: str = ""
     """Text below the table."""
+    keys: int = 1
+    """Columns at the left that name a row. A terminal that is too narrow repeats them."""

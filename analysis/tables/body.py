@@ -66,7 +66,7 @@ def table_rows(rows: pd.DataFrame, columns: list[Column]) -> list[Row]:
 
 def _row(row: pd.Series, group: str, columns: list[Column]) -> Row:
     """Return one row; the first of ``columns`` are those of the name and the score."""
-    score = next(i for i, column in enumerate(columns) if column.text is score_text)
+    score = next(i for i, column in enumerate(columns) if column.is_score)
     names = [column.text(row) for column in columns[:score]]
     if group == REFERENCES:
         return Row(source=row, group=group, cells=[*names, f"{row['score']:.3f}"], note="reference")

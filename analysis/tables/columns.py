@@ -13,10 +13,10 @@ from dataclasses import dataclass
 import pandas as pd
 
 from analysis.load.arm_names import split_name
+from analysis.stats.verdicts.verdict import UNDECIDED
 from analysis.tables.format import flops, seconds, si, size
+from experiments.runtime.console import WIDTH, plural
 
-WIDTH = 100
-"""Maximum number of characters of a line of plain text."""
 MOST_COLUMNS = 8
 
 Text = Callable[[pd.Series], str]
@@ -31,8 +31,10 @@ class Column:
     """Function from the row of a model with a score to the text of its cell."""
     left: bool = False
     """True for left-aligned text."""
-    spared: bool = False
-    """True if the column may be left out of a table that exceeds the width."""
+    spared: int = 0
+    """Place in the order in which columns are left out of a table that exceeds the width; 0 for never."""
+    is_score: bool = False
+    """True for the score, which the columns of the names precede."""
 
 
 def table_columns(rows: pd.DataFrame, *, wide: bool) -> list[Column]:
@@ -42,24 +44,36 @@ def table_columns(rows: pd.DataFrame, *, wide: bool) -> list[Column]:
         rows: models of one task and scale.
         wide: whether to add the columns of ``FURTHER``.
     """
-    return [*_names(rows), *RESULTS, *COSTS, *(FURTHER if wide else [])]
+    return [*_names(rows), *result_columns(rows), *COSTS, *(FURTHER if wide else [])]
+
+
+def result_columns(rows: pd.DataFrame) -> list[Column]:
+    """Return the columns of score and verdict; a number of seeds that all models have is in the head."""
+    models = rows[(rows["kind"] == "arm") & (rows["seeds"] > 0)]
+    counts = {*models["seeds"], *models["runs"]}
+    score = Column(head="score (seeds)", text=score_text, is_score=True)
+    if len(counts) == 1:
+        head = f"score, {plural(counts.pop(), 'seed')}"
+        score = Column(
+            head=head, text=lambda row: mean_text(row) if row["seeds"] else score_text(row), is_score=True
+        )
+    return [score, VERDICT]
 
 
 def fitted(columns: list[Column], widths: Callable[[list[Column]], int]) -> tuple[list[Column], list[str]]:
-    """Return the columns that fit, and the headers of those left out (costs, starting with the last column).
+    """Return the columns that fit, and the headers of those left out (costs, in the order of ``spared``).
 
     Args:
         columns: from ``table_columns``.
         widths: function that returns the line length in characters for a list of columns.
     """
-    selected, left_out = list(columns), []
+    selected = list(columns)
     while len(selected) > MOST_COLUMNS or widths(selected) > WIDTH:
         spared = [column for column in selected if column.spared]
         if not spared:
             break
-        selected.remove(spared[-1])
-        left_out.append(spared[-1].head)
-    return selected, left_out[::-1]
+        selected.remove(min(spared, key=lambda column: column.spared))
+    return selected, [column.head for column in columns if column not in selected]
 
 
 def _names(rows: pd.DataFrame) -> list[Column]:
@@ -91,7 +105,12 @@ def score_text(row: pd.Series) -> str:
     if not row["seeds"]:
         return f"{row['status']} (0 of {row['runs']})"
     count = str(row["seeds"]) if row["seeds"] == row["runs"] else f"{row['seeds']} of {row['runs']}"
-    return f"{interval(row['score'], row['low'], row['high'], 3)} ({count})"
+    return f"{mean_text(row)} ({count})"
+
+
+def mean_text(row: pd.Series) -> str:
+    """Return mean and 95% interval of a model with a score."""
+    return interval(row["score"], row["low"], row["high"], 3)
 
 
 def verdict_text(row: pd.Series) -> str:
@@ -103,7 +122,10 @@ def verdict_text(row: pd.Series) -> str:
         return "not compared"
     if pd.isna(row["gain"]):
         return str(row["verdict"])
-    return f"{row['verdict']} {interval(row['gain'], row['gain_low'], row['gain_high'], 3, '+')}"
+    difference = interval(row["gain"], row["gain_low"], row["gain_high"], 3, "+")
+    if row["verdict"] == UNDECIDED and difference.startswith("0.000"):  # a zero would read as missing data
+        return f"{row['verdict']}, {difference.replace('0.000', 'tie', 1)}"
+    return f"{row['verdict']} {difference}"
 
 
 def _number(key: str, show: Callable[[float], str]) -> Text:
@@ -125,23 +147,20 @@ def _plain(key: str) -> Text:
     return lambda row: str(row[key]) if key in row and isinstance(row[key], str) else "-"
 
 
-RESULTS = [
-    Column(head="score (n)", text=score_text),
-    Column(head="verdict, + better", text=verdict_text, left=True),
-]
-"""Mean score over n seeds with its 95% interval; verdict against the baseline, with the difference."""
+VERDICT = Column(head="verdict, + better", text=verdict_text, left=True)
+"""Verdict against the baseline, with the difference."""
 COSTS = [
-    Column(head="FLOPs", text=_number("training_flops", flops), spared=True),
+    Column(head="FLOPs", text=_number("training_flops", flops), spared=2),
     Column(
         head="parameters",
         text=lambda row: "/".join(dict.fromkeys([si(row["parameters_active"]), si(row["parameters_total"])])),
-        spared=True,
+        spared=1,
     ),
-    Column(head="tok/s", text=_number("training_tokens_per_second", si), spared=True),
+    Column(head="tok/s", text=_number("training_tokens_per_second", si), spared=4),
     Column(
         head="state",
         text=lambda row: "none" if row["state_bytes_2k"] == 0 else size(row["state_bytes_2k"]),
-        spared=True,
+        spared=3,
     ),
 ]
 """Training FLOPs, parameters (active/total), training tokens per second, decoding state at 2048 tokens."""

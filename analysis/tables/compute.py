@@ -86,6 +86,7 @@ def compute_grids(multipliers: pd.DataFrame, part: str | None) -> list[Grid]:
                     ]
                     for _, row in rows.sort_values(["model", "flops"]).iterrows()
                 ],
+                keys=2,
                 note=NOTE.format(part=part) if has_part else NOTE.partition(" shared:")[0],
             )
         )  # fmt: skip

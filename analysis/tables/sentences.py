@@ -8,6 +8,7 @@ undecided models with the seeds that would decide them. All functions take rows 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sized
+from dataclasses import dataclass
 
 import pandas as pd
 
@@ -34,6 +35,23 @@ ALIKE = 0.02
 """Relative difference of costs below which they are reported as equal."""
 MOST_NAMES = 6
 """Maximum number of models that a sentence names."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """The result of a task and likelihood type, in parts."""
+
+    where: str
+    lead: str
+    """The first sentence."""
+    rest: str
+
+
+def answer(line: str) -> Answer:
+    """Return a line of ``answers`` or ``over_compute`` in its parts."""
+    where, _, sentences = line.partition(": ")
+    lead, end, rest = sentences.partition(". ")
+    return Answer(where=where, lead=lead + end.rstrip(), rest=rest)
 
 
 def answers(arms: pd.DataFrame) -> list[str]:

@@ -8,11 +8,10 @@ mean that does not exceed it is in brackets.
 from __future__ import annotations
 
 import pandas as pd
-import rich.box
-from rich.table import Table
 
 from analysis.load.scale_order import TASK_SCALE, scale_groups
 from analysis.stats.arms import arm_table, finished, mixed_data
+from analysis.stats.grid import Grid
 from analysis.stats.solve_rates import SOLVED, solve_rates
 from analysis.stats.targets.performance_profile import lines
 from analysis.tables import markdown
@@ -79,12 +78,18 @@ def note(table: pd.DataFrame) -> str:
     )
 
 
-def rich_tables(table: pd.DataFrame) -> list[Table]:
-    """Return the tables of all scales for the terminal."""
-    tables = []
+def terminal_grids(table: pd.DataFrame) -> list[Grid]:
+    """Return the tables of all scales for the terminal: a row for each model, a column for each task."""
+    grids = []
     for (scale,), rows in scale_groups(table, ["scale"]):
         head, body = grid_text(rows)
-        tables.append(Table(*head, box=rich.box.SIMPLE, title=f"all tasks, {scale}"))
-        for row in body:
-            tables[-1].add_row(*row)
-    return tables
+        columns = list(zip(*body, strict=True))
+        names = [
+            f"{task}: {reference}"
+            for task, reference in zip(*columns[:2], strict=True)
+            if reference not in ("", "-")
+        ]
+        models = [[model, *cells] for model, cells in zip(head[2:], columns[2:], strict=True)]
+        text = " ".join([note(rows), *[f"Best reference of {'; '.join(names)}."] * bool(names)])
+        grids.append(Grid(title=f"All tasks, {scale}", head=["model", *columns[0]], rows=models, note=text))
+    return grids

@@ -11,9 +11,7 @@ import textwrap
 from io import StringIO
 
 import pandas as pd
-from rich import box
 from rich.console import Console, Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from analysis.load.scale_order import scale_groups
@@ -30,11 +28,12 @@ from analysis.stats.grid import Grid
 from analysis.stats.targets.performance_profile import across_tasks, profile_grid
 from analysis.stats.targets.steps_to_loss import steps_grid
 from analysis.stats.text_slices import slice_table
+from analysis.stats.verdicts.verdict import BETTER, WORSE
 from analysis.stats.versus_baseline import with_differences
 from analysis.stats.warnings import study_warnings
 from analysis.tables import markdown
 from analysis.tables.body import Row, table_rows
-from analysis.tables.columns import WIDTH, Column, fitted, table_columns
+from analysis.tables.columns import Column, fitted, table_columns
 from analysis.tables.compute import compute_grids, over_compute
 from analysis.tables.decision_accuracy import decision_grids
 from analysis.tables.headings import (
@@ -50,11 +49,14 @@ from analysis.tables.headings import (
 from analysis.tables.markdown import escaped
 from analysis.tables.sentences import answers
 from analysis.tables.slices import recall_grid
+from analysis.tables.terminal import grid_parts, wrapped
+from experiments.runtime.console import WIDTH
 
-ARM = 24
-"""Minimum width of the column of models if a further table exceeds the width."""
+LEAST = 24
+"""Minimum width of a note in a table."""
 GAP = "  "
-INDENT = " "
+STYLES = {BETTER: "green", WORSE: "red"}
+"""Colours of verdicts on a terminal."""
 COLUMNS_NOTE = (
     "score: mean over n seeds with its 95% interval over seeds. verdict: against the baseline of the "
     "likelihood type (study.baseline, else its best model), with the difference and its interval; + is "
@@ -79,29 +81,22 @@ def render_tables(frame: pd.DataFrame, *, wide: bool = False) -> str:
 def study_text(frame: pd.DataFrame, *, wide: bool = False) -> RenderableType:
     """Return the tables of a study for a Rich console."""
     arms, pairs = with_differences(frame), comparisons(frame)
-    parts: list[RenderableType] = [_wrapped(line) for line in (*over_compute(frame), *answers(arms))]
-    parts += [_wrapped(line) for line in ("", counts_line(frame), *joined_lines(frame))]
-    parts += [_wrapped(f"Warning: {w}.", style="yellow") for w in study_warnings(frame)]
+    parts: list[RenderableType] = [wrapped(line) for line in (*over_compute(frame), *answers(arms))]
+    parts += [wrapped(line) for line in ("", counts_line(frame), *joined_lines(frame))]
+    parts += [wrapped(f"Warning: {w}.", style="yellow") for w in study_warnings(frame)]
     for (task, scale), rows in scale_groups(arms):
         in_table = (pairs["task"] == task) & (pairs["scale"] == scale)
         runs = frame[(frame["task"] == task) & (frame["scale"] == scale)]
-        parts += [_wrapped(f"\n{title(rows)}", style="bold"), _wrapped(held_equal(runs)), Text("")]
+        parts += [wrapped(f"\n{title(rows)}", style="bold"), wrapped(held_equal(runs)), Text("")]
         lines, left_out = grid_lines(rows, wide=wide)
         parts += [*lines, Text("")]
-        parts += [_wrapped(line) for line in (*reference_line(rows), *scored_line(runs), *item_line(rows))]
-        parts += [_wrapped(line) for line in how_compared(pairs[in_table])]
-        parts += [_wrapped(f"No room for {', '.join(left_out)}: add --wide.")] * bool(left_out)
-        parts += [part for grid in more_tables(frame, str(task), str(scale)) for part in _rich_grid(grid)]
-    parts += [part for grid in grids_over_tasks(frame) for part in _rich_grid(grid)]
-    parts += [_wrapped(f"\n{COLUMNS_NOTE}")]
-    return Group(*parts, *(_wrapped(f"\nPublished: {line}") for line in published(frame)))
-
-
-def _wrapped(line: str, style: str = "") -> Text:
-    """Return a line wrapped at ``WIDTH``, with a hanging indent."""
-    leading = "\n" * (len(line) - len(line.lstrip("\n")))
-    text = textwrap.fill(line.lstrip("\n"), WIDTH, subsequent_indent="  ", break_on_hyphens=False)
-    return Text(leading + text, style=style)
+        parts += [wrapped(line) for line in (*reference_line(rows), *scored_line(runs), *item_line(rows))]
+        parts += [wrapped(line) for line in how_compared(pairs[in_table])]
+        parts += [wrapped(f"No room for {', '.join(left_out)}: add --wide.")] * bool(left_out)
+        parts += [part for grid in more_tables(frame, str(task), str(scale)) for part in grid_parts(grid)]
+    parts += [part for grid in grids_over_tasks(frame) for part in grid_parts(grid)]
+    parts += [wrapped(f"\n{COLUMNS_NOTE}")]
+    return Group(*parts, *(wrapped(f"\nPublished: {line}") for line in published(frame)))
 
 
 def grid_lines(rows: pd.DataFrame, *, wide: bool = False) -> tuple[list[Text], list[str]]:
@@ -116,17 +111,18 @@ def grid_lines(rows: pd.DataFrame, *, wide: bool = False) -> tuple[list[Text], l
     body = table_rows(rows, columns)
     widths = _widths(body, columns)
     total = sum(widths) + _gaps(columns)
-    lines = [_line([column.head for column in columns], columns, widths), Text(INDENT + "─" * total)]
+    lines = [_line([column.head for column in columns], columns, widths), Text("─" * total)]
     group = body[0].group if body else ""
-    lines += [Text(f"{INDENT}{group}", style="italic")] * bool(group)
+    lines += [Text(group, style="italic")] * bool(group)
     for row in body:
         if row.group != group:
             group = row.group
-            lines += [Text(f"{INDENT}{group}", style="italic")] if group else [Text("")]
+            lines += [Text(group, style="italic")] if group else [Text("")]
         line = _line(row.cells, columns, widths)
+        line.highlight_words([verdict := str(row.source["verdict"])], STYLES.get(verdict, ""))
         if row.note:  # wrapped, instead of the verdict and the columns after it
-            indent = len(INDENT) + sum(widths[: len(row.cells)]) + len(GAP) * len(row.cells)
-            first, *rest = textwrap.wrap(row.note, max(total - indent, ARM)) or [""]
+            indent = sum(widths[: len(row.cells)]) + len(GAP) * len(row.cells)
+            first, *rest = textwrap.wrap(row.note, max(total - indent, LEAST)) or [""]
             line = Text(
                 "\n".join([line.plain.ljust(indent) + first, *(" " * indent + part for part in rest)])
             )
@@ -137,7 +133,7 @@ def grid_lines(rows: pd.DataFrame, *, wide: bool = False) -> tuple[list[Text], l
 
 
 def _gaps(columns: list[Column]) -> int:
-    return len(INDENT) + len(GAP) * (len(columns) - 1)
+    return len(GAP) * (len(columns) - 1)
 
 
 def _widths(body: list[Row], columns: list[Column]) -> list[int]:
@@ -152,7 +148,7 @@ def _widths(body: list[Row], columns: list[Column]) -> list[int]:
 def _line(cells: list[str], columns: list[Column], widths: list[int]) -> Text:
     """Return the cells of a row, aligned in their columns."""
     aligned = zip(cells, columns, widths, strict=False)
-    return Text(INDENT + GAP.join(c.ljust(w) if k.left else c.rjust(w) for c, k, w in aligned))
+    return Text(GAP.join(c.ljust(w) if k.left else c.rjust(w) for c, k, w in aligned))
 
 
 def render_markdown(frame: pd.DataFrame, *, wide: bool = False) -> str:
@@ -239,15 +235,3 @@ def more_tables(frame: pd.DataFrame, task: str, scale: str) -> list[Grid]:
     if (steps := steps_grid(runs, task, scale)) is not None:
         grids.append(steps)
     return grids
-
-
-def _rich_grid(grid: Grid) -> list[RenderableType]:
-    """Return title, table and note for a Rich console."""
-    table = Table(box=box.SIMPLE, pad_edge=False, padding=(0, 1, 0, 0), width=None)
-    least = min(ARM, max(len(row[0]) for row in grid.rows))
-    table.add_column(grid.head[0], overflow="fold", min_width=least)
-    for name in grid.head[1:]:
-        table.add_column(name, justify="right", overflow="fold")
-    for row in grid.rows:
-        table.add_row(*row)
-    return [Text(f"\n{grid.title}", style="bold"), table, *[_wrapped(grid.note)] * bool(grid.note)]

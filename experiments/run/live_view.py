@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import rich.box
 import rich.console
 import rich.live
 import rich.table
@@ -26,7 +25,7 @@ import rich.text
 from experiments.run.planned import Planned
 from experiments.run.sweep_schedule import makespan
 from experiments.runtime import run_lock as lock
-from experiments.runtime.console import SILENT, clock, count
+from experiments.runtime.console import SILENT, STYLES, clock, count, plain_table, table_console
 from experiments.runtime.errors import Preempted, RunError
 from experiments.runtime.run_status import RunStatus
 from experiments.tracking.run_files import EvaluationRow, TrainRow, parse_rows
@@ -36,8 +35,6 @@ EVERY = 2.0
 """Seconds between two looks."""
 EVERY_LINE = 60.0
 """Seconds between two lines about a sweep in a log file."""
-WIDTH = 80
-"""Columns of a line."""
 MOST_FAILED = 8
 """Failed runs that are listed."""
 TAIL = 16_384
@@ -53,11 +50,7 @@ ENDED = (
 """Statuses of runs that nothing continues by itself."""
 OPEN = (RunStatus.PREEMPTED, "running", "interrupted", "missing")
 """The others. ``interrupted``, as ``running``, has begun and has no result; no process writes it."""
-
-
 FAILED = ENDED[1:]
-STYLES = {"complete": "green", "running": "cyan", "failed": "red"}
-"""Colours of counts on a terminal."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,7 +163,7 @@ def screen(study: str, looks: list[Look]) -> rich.console.Group:
         parts.append(_active(active))
     failed = [run for run in looks if run.status in FAILED]
     if failed:
-        table = _table("failed", "seed", "why")
+        table = plain_table("failed", "seed", "why", left=("why",))
         for run in failed[:MOST_FAILED]:
             why = rich.text.Text(f"{run.status}: {run.message}", style="red")
             table.add_row(run.planned.cell, str(run.planned.seed), why)
@@ -181,16 +174,9 @@ def screen(study: str, looks: list[Look]) -> rich.console.Group:
     return rich.console.Group(*parts)
 
 
-def _console() -> rich.console.Console:
-    """Return a console for lines of at most ``WIDTH`` columns."""
-    console = rich.console.Console(highlight=False)
-    width = min(WIDTH, console.width) if console.is_terminal else WIDTH
-    return rich.console.Console(highlight=False, width=width)
-
-
 def watch(study: str, planned: list[Planned]) -> list[Look]:
     """Shows a study until all its runs have ended, or Ctrl-C; without a terminal once. The last look."""
-    console = _console()
+    console = table_console()
     looks = [look(run) for run in planned]
     if not console.is_terminal:
         console.print(screen(study, looks), markup=False)
@@ -212,7 +198,7 @@ def following(study: str, planned: list[Planned]) -> Iterator[None]:
 
     On a terminal the runs print nothing themselves.
     """
-    console, ended = _console(), threading.Event()
+    console, ended = table_console(), threading.Event()
     is_live = console.is_terminal and not console.is_dumb_terminal
     view = threading.Thread(
         target=_show if is_live else _report, args=(console, ended, study, planned), name="live view"
@@ -256,7 +242,7 @@ def _fraction_done(looks: list[Look]) -> float:
 def _backbones(looks: list[Look]) -> rich.table.Table:
     groups = {status: "failed" if status in FAILED else str(status) for status in (*ENDED, *OPEN)}
     names = [n for n in dict.fromkeys(groups.values()) if any(groups[run.status] == n for run in looks)]
-    table = _table("backbone", *names, "training")
+    table = plain_table("backbone", *names, "training")
     for backbone in dict.fromkeys(run.planned.backbone for run in looks):
         of_backbone = [run for run in looks if run.planned.backbone == backbone]
         counts = Counter(groups[run.status] for run in of_backbone)
@@ -266,7 +252,7 @@ def _backbones(looks: list[Look]) -> rich.table.Table:
 
 
 def _active(looks: list[Look]) -> rich.table.Table:
-    table = _table("running", "seed", "done", "loss", "tokens/s", "ETA")
+    table = plain_table("running", "seed", "done", "loss", "tokens/s", "ETA")
     for run in looks:
         train, left = run.train, run.seconds_left
         table.add_row(
@@ -277,14 +263,6 @@ def _active(looks: list[Look]) -> rich.table.Table:
             "" if train is None else count(train.tokens_per_second),
             "" if left is None else clock(left),
         )
-    return table
-
-
-def _table(first: str, *others: str) -> rich.table.Table:
-    table = rich.table.Table(box=rich.box.SIMPLE_HEAD, show_edge=False, padding=(0, 0), pad_edge=False)
-    table.add_column(first, overflow="fold")
-    for name in others:
-        table.add_column(name, justify="left" if name == "why" else "right", overflow="fold")
     return table
 
 

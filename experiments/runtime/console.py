@@ -6,19 +6,59 @@ import contextlib
 import datetime
 import math
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+import rich.box
 import rich.console
 import rich.progress
+import rich.table
+import rich.text
 
 from experiments.runtime.secrets import redact
 
 SILENT = "ARCHBENCH_SILENT"
 """Variable of the environment in which a process prints nothing,
 as the terminal has the live view of its sweep."""
+WIDTH = 80
+"""Most columns of a line of text and tables, on a terminal and in a file."""
+STYLES = {
+    "done": "green",
+    "complete": "green",
+    "running": "cyan",
+    "begun": "cyan",
+    "stored": "green",
+} | dict.fromkeys(("diverged", "oom", "failed", "refused", "unreadable"), "red")
+"""Colours of statuses on a terminal."""
+
+
+def table_console() -> rich.console.Console:
+    """Return a console for lines of at most ``WIDTH`` columns, with colours only on a terminal."""
+    console = rich.console.Console(highlight=False)
+    width = min(WIDTH, console.width) if console.is_terminal else WIDTH
+    return rich.console.Console(highlight=False, width=width)
+
+
+def plain_table(first: str, *others: str, left: tuple[str, ...] = ()) -> rich.table.Table:
+    """Return a table without rows or borders. Cells that are too long are continued in the next line.
+
+    Args:
+        first, others: heads of the columns; numbers stand in the others, aligned at the right.
+        left: those of the others with text, aligned at the left.
+    """
+    table = rich.table.Table(box=rich.box.SIMPLE_HEAD, show_edge=False, padding=(0, 0), pad_edge=False)
+    table.add_column(first, overflow="fold")
+    for name in others:
+        table.add_column(name, justify="left" if name in left else "right", overflow="fold")
+    return table
+
+
+def coloured(status: str) -> rich.text.Text:
+    """Return a status, which may be followed by its reason, in its colour."""
+    return rich.text.Text(status, style=STYLES.get(re.split(r"[:,] ", status)[0], ""))
 
 
 def clock(seconds: float) -> str:

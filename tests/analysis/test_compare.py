@@ -74,7 +74,11 @@ def test_everything_is_written_and_printed(study: Path, capsys: pytest.CaptureFi
         "task_grid.md",
     ]
     assert sorted(p.name for p in folder.iterdir()) == sorted(names)
-    assert out.splitlines()[-len(names) :] == [f"wrote {folder / name}" for name in names]
+    tail = out[out.rindex("wrote ") :].removeprefix(f"wrote {folder / 'compare.html'}\nbeside it: ")
+    assert sorted([*tail.replace("\n", "").replace("  ", " ").strip().split(", "), "compare.html"]) == sorted(
+        names
+    )
+    assert max(len(line) for line in out.splitlines() if str(folder) not in line) <= 80
 
     parquet = pd.read_parquet(folder / "results.parquet")
     assert parquet["score"].equals(frame["score"])

@@ -31,7 +31,7 @@ from analysis.stats.text_slices import slice_table
 from analysis.tables import markdown
 from analysis.tables.compute import compute_grids, over_compute
 from analysis.tables.decision_accuracy import decision_grids
-from analysis.tables.format import budget, multiplier
+from analysis.tables.format import budget, multiplier, si, size
 from analysis.tables.text import render_markdown, render_scores
 from tests import ROOT
 from tests.docs.canon_tables import canon_block, canon_figure
@@ -64,8 +64,16 @@ def sensitivity_runs() -> pd.DataFrame:
     return pd.concat([smaller, frame("sensitivity")], ignore_index=True)
 
 
+def costs() -> dict[str, list[str]]:
+    """Return training speed and decoding state of each model of the laptop track at its largest budget."""
+    runs = frame("laptop")
+    largest = runs[runs["training_flops"] > runs["training_flops"].max() / 1.5]
+    means = largest.groupby("backbone")[["training_tokens_per_second", "state_bytes_2k"]].mean()
+    return {str(name): [si(row.iloc[0]), size(row.iloc[1])] for name, row in means.iterrows()}
+
+
 def readme_block() -> str:
-    """Return score and compute multiplier of each model at each budget of text, the best first."""
+    """Return score, compute multiplier and costs of each model of text, the best first."""
     multipliers = compute_multipliers(text_runs())
     budgets = sorted(multipliers["flops"].map(budget).unique(), key=float)
     scores: dict[str, dict[str, str]] = {}
@@ -73,9 +81,14 @@ def readme_block() -> str:
         text = multiplier(row["multiplier"], row["bound"], row["low"], row["high"])
         scores.setdefault(str(row["model"]), {})[budget(row["flops"])] = f"{row['score']:.3f}: {text}"
         scores.setdefault(str(row["baseline"]), {})[budget(row["flops"])] = f"{row['baseline_score']:.3f}"
-    rows = [[model, *(cells.get(flops, "-") for flops in budgets)] for model, cells in scores.items()]
+    of_model = costs()
+    rows = [
+        [model, *(cells.get(flops, "-") for flops in budgets), *of_model.get(model, ["-", "-"])]
+        for model, cells in scores.items()
+    ]
     rows.sort(key=lambda row: row[0] in set(multipliers["baseline"]))
-    return "\n".join([*markdown.table(["model", *(f"{flops} FLOPs" for flops in budgets)], rows), ""])
+    head = ["model", *(f"{flops} FLOPs" for flops in budgets), "tokens/s", "state"]
+    return "\n".join([*markdown.table(head, rows), ""])
 
 
 def compute_block(runs: pd.DataFrame) -> str:

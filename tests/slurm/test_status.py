@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import json
+import re
 from pathlib import Path
 
 import pytest
+import rich.console
 
 from slurm import status
+from slurm.progress import Progress
 from slurm.queue import Task
-from slurm.status import main, state_of
+from slurm.status import Row, main, state_of, tables
 from slurm.submission import StudyRun, new_folder, write_submission
 from tests.results import row, write_result
 
@@ -90,7 +94,8 @@ def test_the_table_says_how_fast_a_run_is_and_what_its_time_went_into(
     monkeypatch.setattr(status, "allocated_seconds", lambda names: {(name, 0): 2500.0})
     assert main(["study=mine", f"runs={study.parent}"]) == 0
     printed = capsys.readouterr().out
-    (line,) = [line for line in printed.splitlines() if "a-b-c" in line]
+    line, queued = [line for line in printed.splitlines() if "a-b-c" in line]
+    assert queued.split() == ["a-b-c", "0", "7_0", "RUNNING"]
     # 7.2M tokens at 2,000 a second are an hour; 1.6e18 FLOPs in 8,000 s of a GPU are 20% of 1e15 a second.
     assert line.split()[2:8] == ["running", "40", "2k", "20%", "1:00:00", "80%"]
     assert "goodput 80%: 33:20 of training in 41:40 of tasks" in printed
@@ -116,7 +121,25 @@ def test_refused_cells_are_rows_with_their_reasons_also_those_that_were_never_su
     printed = capsys.readouterr().out
     assert "too small" in printed
     assert "no such YAML" in printed
+    assert max(map(len, printed.splitlines())) <= 80
     assert printed.endswith("2 runs: 2 refused\n")
+
+
+def test_lines_fit_80_columns_and_statuses_have_colours_on_a_terminal(run: StudyRun) -> None:
+    shown = io.StringIO()
+    console = rich.console.Console(width=80, file=shown, force_terminal=True)
+    name = "encoder_decoder-recall_8_pairs-nano"
+    pending = dataclasses.replace(PENDING, job="1234567_123", nodes_or_reason="ReqNodeNotAvail " * 4)
+    for number, (state, why) in enumerate([("diverged", "loss is nan " * 9), ("done", ""), ("waiting", "")]):
+        long = dataclasses.replace(run, name=name, key=f"{name}-0{number}-s0", seed=number)
+        row = Row(run=long, state=state, progress=Progress(step=123_456, tokens_per_second=2e6, mfu=0.4),
+                  allocated=0.0, task=pending, message=why)  # fmt: skip
+        for part in tables([row, dataclasses.replace(row, run=run)]):
+            console.print(part)
+    assert "\x1b[31mdiverged" in shown.getvalue()
+    plain = re.sub(r"\x1b\[[\d;]*m", "", shown.getvalue())
+    assert max(len(line.rstrip()) for line in plain.splitlines()) <= 80
+    assert "goodput" not in plain  # no run has one
 
 
 def test_mistakes_are_named(run: StudyRun, capsys: pytest.CaptureFixture[str]) -> None:

@@ -43,8 +43,9 @@ class Story:
     def see(self, when: str) -> None:
         printed = jobs.module("slurm.status", "study=six", f"runs={self.runs}")
         self.printed[when] = printed
-        rows = [line.split() for line in printed.splitlines() if "-recall-nano-" in line]
-        names = {(run.key.rpartition("-")[0], str(run.seed)): task for task, run in self.submitted.items()}
+        table = printed.partition("\n\n")[0]  # the next one is of jobs
+        rows = [line.split() for line in table.splitlines() if "-recall-nano " in line]
+        names = {(run.name, str(run.seed)): task for task, run in self.submitted.items()}
         self.states[when] = {names[row[0], row[1]]: row[2] for row in rows}
 
     def folder(self, task: int) -> Path:

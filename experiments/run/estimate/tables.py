@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import rich.box
 import rich.table
 
 from experiments.config.schema import DeviceConfig, ParallelConfig
 from experiments.run.estimate.resources import GIB, Resources
-from experiments.runtime.console import count
+from experiments.runtime.console import count, plain_table
 
 Estimated = tuple[str, ParallelConfig, DeviceConfig, Resources]
 """Name of a cell, its sections, and what it takes."""
@@ -17,9 +16,11 @@ PARTS = ("weights", "moments", "gradients", "buffers", "activations", "recompute
 
 
 def resource_tables(cells: Sequence[Estimated]) -> list[rich.table.Table]:
-    """Return the tables, of at most 100 characters a line for names of usual length."""
-    memory = _empty("weights", "moments", "grads", "gathered", "kept", "recomp.", "logits", "peak", "of")
-    cluster = _empty("GPUs", "micro-batches", "GPU hours", "MFU", "hours", "checkpoints", "time limit")
+    """Return the tables. Heads and names of models that are too long are continued in the next line."""
+    parts = ("weights", "moments", "grads", "gathered", "kept", "recomp.", "logits", "peak", "of")
+    memory = plain_table("cell", *parts)
+    heads = ("GPUs", "micro-batches", "GPU hours", "MFU", "hours", "checkpoints", "time limit")
+    cluster = plain_table("cell", *heads)
     for name, parallel, device, found in cells:
         sizes = [_gib(getattr(found.memory, part)) for part in PARTS]
         memory.add_row(
@@ -57,11 +58,3 @@ def too_large(cells: Sequence[Estimated]) -> list[str]:
 
 def _gib(size: int | None) -> str:
     return "?" if size is None else f"{size / GIB:.2f}" if size < 100 * GIB else f"{size / GIB:.0f}"
-
-
-def _empty(*columns: str) -> rich.table.Table:
-    table = rich.table.Table(box=rich.box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
-    table.add_column("cell", no_wrap=True)
-    for name in columns:
-        table.add_column(name, justify="right", no_wrap=True)
-    return table

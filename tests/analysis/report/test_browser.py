@@ -81,8 +81,15 @@ const wait = setInterval(async () => {
     .filter(part => part.getBoundingClientRect().right > innerWidth + 1
       || part.matches("td, th") && part.scrollWidth > part.clientWidth + 1)
     .map(part => `${part.tagName} ${part.className} ${part.textContent.slice(0, 40)}`);
+  const at = curves.data.findIndex(t => t.name === arm && t.visible !== false && t.meta !== "seed");
+  const clicked = [];
+  for (let i = 0; i < 2; i++) {
+    curves.emit("plotly_legendclick", {curveNumber: at, data: curves.data});
+    await pause();
+    clicked.push(document.querySelector(".arms input").checked);
+  }
   const hover = [...document.querySelectorAll(".bar svg title")].map(title => title.textContent);
-  const found = {problems, tables, seen, arm, others, wide, bars, shown, hover,
+  const found = {problems, tables, seen, arm, others, wide, bars, shown, hover, clicked,
     width: innerWidth, sideways: document.documentElement.scrollWidth - innerWidth,
     across: [...document.querySelectorAll(".js-plotly-plot")].flatMap(div => Object.entries(div._fullLayout)
       .filter(([key]) => /^xaxis[0-9]*$/.test(key)).map(([, axis]) => axis.domain[1] - axis.domain[0])),
@@ -152,7 +159,8 @@ def test_switches_work_and_numbers_are_the_frames(
     assert {arm for arm, there in shown.items() if not there} == {found["arm"]} & set(shown)
     assert found["tables"] == verdicts(frame)
     assert found["shown"] == [["training_loss"], ["learning_curves"]]
-    assert all(re.fullmatch(r"\S.*: \S.* \(\d.*\)", text) for text in found["hover"])
+    assert all(re.fullmatch(r"\S.*: \d.*", text) for text in found["hover"])
+    assert found["clicked"] == [False, True]  # a click on the legend hides a model, another one shows it
     assert found["ink"] == {"light": "rgb(27, 31, 36)", "dark": "rgb(230, 233, 237)"}[scheme]
     figure, arm = learning_curves(frame, history), found["arm"]
     assert figure is not None

@@ -101,7 +101,7 @@ def test_the_first_screen_answers_in_a_sentence_and_a_table_with_a_figure(study:
     for sentence in answers(with_differences(frame)):
         where, _, what = sentence.partition(": ")
         lead, _, rest = what.partition(". ")
-        assert f"<strong>{escape(where)}:</strong> {escape(lead.rstrip('.'))}.</li>" in first
+        assert f"<strong>{escape(where)}:</strong> {escape(lead.rstrip('.'))}." in first
         assert str(escape(rest)) in first
     found = {panel.title: panel for panel in panels(with_differences(frame), frame)}
     assert list(found) == [
@@ -109,6 +109,8 @@ def test_the_first_screen_answers_in_a_sentence_and_a_table_with_a_figure(study:
         "text, nano, pseudo-likelihood",
     ]  # fmt: skip
     assert first.count('<table class="panel">') == len(found)
+    assert all(f'<span class="soft">{escape(panel.held_equal)}</span>' in first for panel in found.values())
+    assert first.index('<p class="soft key">') < first.index("<table")  # the signs are explained above them
     panel = found["text, nano, exact likelihood"]
     assert (panel.metric, panel.baseline) == ("bits per byte, lower is better", "decoder")
     bars = {bar.arm: bar for bar in panel.bars}

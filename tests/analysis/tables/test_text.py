@@ -4,26 +4,31 @@ import json
 import math
 import os
 import re
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from rich.console import Console
 
 from analysis.load.study import load_study
+from analysis.stats.grid import Grid
 from analysis.stats.versus_baseline import with_differences
 from analysis.tables.body import table_rows
-from analysis.tables.columns import MOST_COLUMNS, WIDTH, interval, table_columns
+from analysis.tables.columns import MOST_COLUMNS, interval, table_columns
 from analysis.tables.format import flops, seconds, si, size
 from analysis.tables.headings import held_equal
-from analysis.tables.text import render_markdown, render_tables
+from analysis.tables.terminal import grid_parts, split
+from analysis.tables.text import render_markdown, render_tables, study_text
+from experiments.runtime.console import WIDTH
 from tests.results import write_result
 
 
 def table(text: str, task: str = "text") -> list[str]:
     """The lines of one table, from its header to its last row."""
     here = text[text.rindex(f"\n{task}, nano: ") :]
-    here = here[here.index("\n model") + 1 :]
+    here = here[here.index("\nmodel") + 1 :]
     return here[: here.index("\n\n")].splitlines()
 
 
@@ -32,17 +37,17 @@ def line(text: str, arm: str, task: str = "text") -> str:
     return next(x.strip() for x in table(text, task) if x.strip().startswith(f"{arm} "))
 
 
-def test_the_table_has_eight_columns_at_most_that_fit_a_hundred_characters(study: Path) -> None:
+def test_the_table_has_eight_columns_at_most_that_fit_80_characters(study: Path) -> None:
     text = render_tables(load_study(study, "compare"))
-    assert max(len(x) for x in text.splitlines()) <= WIDTH == 100
+    assert max(len(x) for x in text.splitlines()) <= WIDTH == 80
     assert "\x1b" not in text
     head, *_ = table(text)
     assert re.split(r"\s{2,}", head.strip()) == [
-        "model", "score (n)", "verdict, + better", "FLOPs", "parameters", "tok/s", "state",
+        "model", "score (seeds)", "verdict, + better", "FLOPs", "tok/s", "state",
     ]  # fmt: skip
     assert len(re.split(r"\s{2,}", head.strip())) <= MOST_COLUMNS
     assert line(text, "decoder").startswith("decoder    2.401 ± 0.022 (3)  ")
-    assert line(text, "decoder").split()[-5:] == ["5.00e11", "209k", "41.0k", "64", "KiB"]
+    assert line(text, "decoder").split()[-5:] == ["baseline", "5.00e11", "41.0k", "64", "KiB"]
     assert line(text, "encoder").endswith("none")
 
 
@@ -60,10 +65,12 @@ def test_sentences_come_first_then_warnings_then_the_tables(study: Path) -> None
 
 def test_the_first_line_of_a_table_says_what_is_held_equal(study: Path) -> None:
     frame = load_study(study, "compare").assign(matched_axis="non_embedding")
-    words = "Held equal: 200,000 non-embedding parameters (largest mismatch 0.30%); 205k training tokens; "
+    words = (
+        "Held equal: 200,000 non-embedding parameters (largest mismatch 0.30%); 205k training tokens; 5.00e11"
+    )
     lines = render_tables(frame).splitlines()
     first = lines.index("text, nano: bits per byte on test, lower is better") + 1
-    assert " ".join(lines[first : first + 2]).startswith(words)
+    assert " ".join(" ".join(lines[first : first + 2]).split()).startswith(words)
     assert "Held equal: 800 FLOPs per token;" in held_equal(
         frame.assign(matched_axis="flops", matched_target=800.0, matched_residual=math.nan)
     )
@@ -111,10 +118,10 @@ def test_settings_are_columns(write_run: Any, tmp_path: Path) -> None:
     assert set(frame["arm"]) == {"decoder heads=4 kind=rope", "decoder heads=1 kind=alibi"}
     text = render_tables(frame)
     head, _, _, *lines = table(text)
-    assert head.split()[:4] == ["model", "heads", "kind", "score"]
+    assert head.split()[:4] == ["model", "heads", "kind", "score,"]
     assert len(re.split(r"\s{2,}", head.strip())) <= MOST_COLUMNS
     assert [x.split()[:3] for x in lines] == [["decoder", "4", "rope"], ["decoder", "1", "alibi"]]
-    assert "No room for state: add --wide." in text
+    assert "No room for parameters: add --wide." in text
 
 
 def test_wide_has_all_columns_and_no_line_is_broken(study: Path) -> None:
@@ -186,6 +193,48 @@ def test_long_names_wrap_and_nothing_is_cut(write_run: Any, tmp_path: Path) -> N
     assert f"{reference} 0.250" in " ".join(text.split())
     assert "…" not in text
     assert line(text, f"{name} masked_diffusion", "recall")
+
+
+def test_equal_numbers_of_seeds_are_in_the_head_and_a_difference_of_zero_is_a_tie(
+    write_run: Any, tmp_path: Path
+) -> None:
+    for seed, score in enumerate((0.4, 0.5, 0.6)):
+        write_run("decoder", seed, score, task="recall", likelihood=None)
+        write_run("mamba", seed, score, task="recall", likelihood=None)
+    text = render_tables(load_study(tmp_path / "runs", "compare"))
+    head, *_ = table(text, "recall")
+    assert "score, 3 seeds" in head
+    assert re.search(r"mamba +0\.500 ± 0\.\d{3}  undecided, tie ± 0\.\d{3} ", line(text, "mamba", "recall"))
+
+
+def test_verdicts_have_colours_on_a_terminal(study: Path) -> None:
+    screen = StringIO()
+    console = Console(file=screen, width=WIDTH, force_terminal=True, color_system="standard")
+    console.print(study_text(load_study(study, "compare")), crop=False)
+    assert re.search(r"mamba .*\x1b\[31mworse\x1b\[0m", screen.getvalue())
+    plain = re.sub(r"\x1b\[[\d;]*m", "", screen.getvalue())
+    assert max(map(len, plain.splitlines())) <= WIDTH
+
+
+def test_a_table_that_is_too_wide_is_continued_below() -> None:
+    grid = Grid(
+        title="wide", keys=2, head=["model", "task", *(f"measure {i}" for i in range(12))],
+        rows=[[name, "recall", *("0.123 ± 0.456" for _ in range(12))] for name in ("decoder", "mamba")],
+    )  # fmt: skip
+    parts = split(grid)
+    assert len(parts) == 3
+    assert [name for part in parts for name in part.head[2:]] == grid.head[2:]
+    assert all(
+        row[:2] == [name, "recall"]
+        for part in parts
+        for name, row in zip(("decoder", "mamba"), part.rows, strict=True)
+    )
+    shown = StringIO()
+    console = Console(file=shown, width=WIDTH)
+    for part in grid_parts(grid):
+        console.print(part)
+    assert max(len(x.rstrip()) for x in shown.getvalue().splitlines()) <= WIDTH
+    assert shown.getvalue().count("0.123 ± 0.456") == 24
 
 
 @pytest.mark.parametrize(

@@ -140,7 +140,7 @@ def test_a_sweep_is_followed_until_it_ends(
 ) -> None:
     screen_text = io.StringIO()
     console = rich.console.Console(width=80, file=screen_text, force_terminal=terminal)
-    monkeypatch.setattr(live_view, "_console", lambda: console)
+    monkeypatch.setattr(live_view, "table_console", lambda: console)
     monkeypatch.setattr(live_view, "EVERY", 0.01)
     monkeypatch.setattr(live_view, "EVERY_LINE", 0.01)
     run = planned(tmp_path / "s0")

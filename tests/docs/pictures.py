@@ -1,0 +1,190 @@
+"""Renews the pictures of pages and their list, ``docs/pictures.json``: ``make pictures``.
+
+The list has the hashes of the frames that a picture shows, and of its content: a figure as SVG, or a report
+as HTML. The tests compare these with the frames and with the code. Only the screenshots need Chromium.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import matplotlib.figure
+import pandas as pd
+
+from analysis.compare import NO_CURVES, stored_frame
+from analysis.figures.capacity import capacity_figures
+from analysis.figures.compute import score_over_compute
+from analysis.figures.files import figure_bytes
+from analysis.figures.matplotlib_export import printed
+from analysis.figures.verdicts import verdict_figure
+from analysis.findings import __main__ as findings
+from analysis.load.study import load_history, load_study
+from analysis.report.page import find, render_page
+from analysis.speed.__main__ import draw
+from analysis.speed.rows import load_all_modes, load_speed
+from analysis.stats.capacity import rungs
+from tests import ROOT
+from tests.analysis.report.screenshots import SHOTS, write_screenshots
+from tests.docs import renew_tables
+from tests.docs.canon_tables import canon_figure
+from tests.docs.renew_tables import frame, text_runs
+
+DOCS = ROOT / "docs"
+LIST = DOCS / "pictures.json"
+RESULTS = DOCS / "results"
+SUBMISSIONS = DOCS / "submissions"
+PLOTLY = re.compile(r'<script type="text/plain" id="plotly">.*?</script>', re.DOTALL)
+NOT_LISTED = {
+    "reference/pathfinder.png": "examples of a task",
+    "results/ladder.svg": "needs the validations of run folders",
+    "results/profile.svg": "measured by benchmarks/step_profile.py",
+    "tracks/cpu.svg": "written with the tables of the track: archbench track cpu --tables --publish",
+}
+"""Pictures that this command does not renew, with the reason."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Picture:
+    """What a picture shows."""
+
+    frames: tuple[str, ...]
+    """Files with the data, relative to ``docs``."""
+    content: Callable[[], bytes]
+    """The figure as SVG, or the report as HTML without Plotly's script."""
+
+
+def pictures() -> dict[str, Picture]:
+    """Return all pictures that the command renews, by their paths relative to ``docs``."""
+    drawn = {
+        "results/compare": (("compare",), lambda: _svg(verdict_figure(frame("compare")))),
+        "results/laptop": (("laptop",), lambda: _over_compute(frame("laptop"))),
+        "results/text": (("laptop", "cpu_text"), lambda: _over_compute(text_runs())),
+        "models/canon": (("canon",), lambda: _svg(canon_figure(frame("canon")))),
+        "results/speed_decode": (
+            ("speed",),
+            lambda: _svg(draw(load_speed(RESULTS / "speed.parquet", "decode"))),
+        ),
+        "findings/findings": (_frames_of_findings(), _findings),
+        **{f"results/capacity_{name}": (("capacity",), _ladder(name)) for name in _LADDERS},
+    }
+    found = {}
+    for name, (frames, content) in drawn.items():
+        for kind in ("svg", "png"):
+            if (DOCS / f"{name}.{kind}").exists():
+                paths = tuple(f"results/{frame}.parquet" for frame in frames)
+                found[f"{name}.{kind}"] = Picture(frames=paths, content=content)
+    for name, shot in SHOTS.items():
+        found[f"report/{name}.png"] = Picture(frames=SOURCES[shot.source][0], content=_html(shot.source))
+    return found
+
+
+_LADDERS = ("copying", "recall", "state_tracking")
+
+
+def _svg(figure: matplotlib.figure.Figure | None) -> bytes:
+    assert figure is not None
+    return figure_bytes(figure, "svg")
+
+
+def _over_compute(runs: pd.DataFrame) -> bytes:
+    figure = score_over_compute(runs)
+    assert figure is not None
+    return printed(figure, "svg")
+
+
+def _ladder(name: str) -> Callable[[], bytes]:
+    return lambda: _svg(capacity_figures(rungs(frame("capacity")))[name])
+
+
+def _frames_of_findings() -> tuple[str, ...]:
+    return tuple(sorted(path.stem for path in RESULTS.glob("*.parquet")))
+
+
+def _decided() -> tuple[findings.FindingsConfig, findings.Decided]:
+    config = findings.FindingsConfig(
+        claims=str(DOCS / "findings"),
+        published=str(RESULTS / "published"),
+        frames=str(RESULTS),
+        out=str(DOCS),
+    )
+    return findings.prepare(config)
+
+
+def _findings() -> bytes:
+    content = findings.contents(_decided()[1])[findings.FIGURE]
+    assert isinstance(content, bytes)
+    return content
+
+
+def _stored(name: str) -> tuple[pd.DataFrame, pd.DataFrame]:
+    return stored_frame(RESULTS / f"{name}.parquet"), NO_CURVES
+
+
+def _submitted() -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return the runs of submissions to later_variants, which have learning curves."""
+    with tempfile.TemporaryDirectory() as folder:
+        study = Path(folder) / "later_variants"
+        study.mkdir()
+        for cell in sorted(SUBMISSIONS.glob("*/records/later_variants/*")):
+            (study / cell.name).symlink_to(cell)
+        return load_study(Path(folder), study.name), load_history(Path(folder), study.name)
+
+
+SOURCES: dict[str, tuple[tuple[str, ...], Callable[[], tuple[pd.DataFrame, pd.DataFrame]]]] = {
+    "laptop": (("results/laptop.parquet", "results/speed.parquet"), lambda: _stored("laptop")),
+    "compare": (("results/compare.parquet", "results/speed.parquet"), lambda: _stored("compare")),
+    "later_variants": (
+        tuple(str(path.relative_to(DOCS)) for path in sorted(SUBMISSIONS.glob("*/results.parquet"))),
+        _submitted,
+    ),
+}
+"""The reports of the screenshots: files with the data, and the function that returns runs and history."""
+
+
+@cache
+def report(source: str) -> str:
+    """Return the report of one of ``SOURCES`` as HTML."""
+    runs, history = SOURCES[source][1]()
+    speed = None if source == "later_variants" else load_all_modes(RESULTS / "speed.parquet")
+    page = render_page(runs, history, find(runs, history, speed))
+    return re.sub(re.escape(tempfile.gettempdir()) + r"/\w+", "runs", page)
+
+
+def _html(source: str) -> Callable[[], bytes]:
+    return lambda: PLOTLY.sub("", report(source)).encode()
+
+
+def digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:16]
+
+
+def hashes_of_frames(picture: Picture) -> dict[str, str]:
+    return {path: digest((DOCS / path).read_bytes()) for path in picture.frames}
+
+
+def main() -> int:
+    """Write all pictures, the pages that the same commands write, and the list."""
+    renew_tables.main()
+    for path, content in findings.contents(_decided()[1]).items():
+        (DOCS / path).write_bytes(content if isinstance(content, bytes) else content.encode())
+    listed = pictures()
+    (RESULTS / "speed_decode.svg").write_bytes(listed["results/speed_decode.svg"].content())
+    write_screenshots({shot.source: report(shot.source) for shot in SHOTS.values()}, DOCS / "report")
+    entries = {
+        name: {"content": digest(picture.content()), "frames": hashes_of_frames(picture)}
+        for name, picture in sorted(listed.items())
+    }
+    LIST.write_text(json.dumps(entries, indent=1) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
