@@ -45,11 +45,12 @@ def test_only_the_chosen_point_shows_its_test_score(
         settings = {"optimizer": {"learning_rate": 1e-3}, "budget": {"batch_size": 8}}
         (folder / "config.yaml").write_text(yaml.safe_dump(settings))
     assert main(["study=grid", f"runs={runs}"]) == 0
-    warning, *lines = [line for line in capsys.readouterr().out.splitlines() if "learning_rate=" in line]
-    assert re.match("Warning: text, nano: encoder .*learning_rate=0.01 is not compared", warning)
-    assert "2.3000 ± 0.2484" in lines[0]
-    assert [line.count("±") for line in lines] == [2, 1, 1, 1]
-    assert "2 (1 missing)" in lines[3]
+    out = capsys.readouterr().out
+    assert re.search("Warning: text, nano: encoder .*learning_rate=0.01 is not compared", out)
+    rows = [line for line in out.splitlines() if line.startswith("  encoder batch_size=")]
+    assert "2.3000 ± 0.2484" in rows[0]
+    assert [row.count("±") for row in rows] == [2, 1, 1, 1]
+    assert "2 (1 missing)" in rows[3]
 
 
 def test_mistakes_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
