@@ -6,7 +6,7 @@ comparable. The page draws the intervals itself, from positions in percent, so t
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import pandas as pd
 
@@ -81,23 +81,21 @@ def panels(arms: pd.DataFrame, frame: pd.DataFrame) -> list[Panel]:
         body = table_rows(rows, table_columns(rows, wide=False))
         for group in dict.fromkeys(row.group for row in body):
             group_rows = pd.DataFrame([row.source for row in body if row.group == group])
-            if (is_ranked := ranked(group_rows)).any():
-                title = ", ".join(filter(None, [str(task), str(scale), group]))
-                unranked = group_rows["arm"][~is_ranked].tolist()
-                seeds = scores.loc[task, scale].to_dict()
-                panel = _panel(group_rows[is_ranked], colours, seeds)
+            if ranked(group_rows).any():
                 runs = frame[(frame["task"] == task) & (frame["scale"] == scale)]
-                study_panels.append(
-                    replace(
-                        panel, title=title, answer=answer(answers(group_rows)[0]), unranked=unranked,
-                        held_equal=held_equal(runs),
-                    )
-                )  # fmt: skip
+                title = ", ".join(filter(None, [str(task), str(scale), group]))
+                seeds = scores.loc[task, scale].to_dict()
+                study_panels.append(_panel(title, held_equal(runs), group_rows, colours, seeds))
     return study_panels
 
 
-def _panel(rows: pd.DataFrame, colours: dict[str, str], seed_scores: dict[str, list[float]]) -> Panel:
-    """Return the panel of ranked models, without its title and sentences."""
+def _panel(
+    title: str, equal: str, rows: pd.DataFrame, colours: dict[str, str], seed_scores: dict[str, list[float]]
+) -> Panel:
+    """Return the panel of the models of one likelihood type."""
+    sentence = answer(answers(rows)[0])
+    is_ranked = ranked(rows)
+    unranked, rows = rows["arm"][~is_ranked].tolist(), rows[is_ranked]
     score, verdict = result_columns(rows)
     row, more = rows.iloc[0], max(0, len(rows) - MOST_ROWS)
     rows = rows.head(MOST_ROWS)
@@ -115,8 +113,8 @@ def _panel(rows: pd.DataFrame, colours: dict[str, str], seed_scores: dict[str, l
         for _, row in rows.iterrows()
     ]  # fmt: skip
     return Panel(
-        title="", answer=Answer(where="", lead="", rest=""), held_equal="", score=score.head,
+        title=title, answer=sentence, held_equal=equal, score=score.head,
         metric=f"{str(row['metric']).replace('_', ' ')}, {row['direction']} is better",
         baseline=str(row["baseline"]), costs=[column.head for column in COSTS],
-        ticks=axis.ticks(), bars=bars, more=more, unranked=[],
+        ticks=axis.ticks(), bars=bars, more=more, unranked=unranked,
     )  # fmt: skip

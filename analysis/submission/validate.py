@@ -234,10 +234,13 @@ def retrain_problems(opened: Opened) -> Iterator[str]:
     chosen = frame[frame["name"].str.contains(opened.config.run, regex=False)]
     if chosen.empty:
         raise ValueError(f"run={opened.config.run}: no run has this name")
-    # The learning rate follows from the scores of tuning runs.
-    for study in [opened.rules.rates_folder, opened.rules.folder] if not opened.config.run else [""]:
-        of_study = chosen[chosen["study"] == study] if study else chosen
-        yield from with_errors(repeat(opened, of_study.iloc[random.randrange(len(of_study))]))
+    groups = [chosen]
+    if not opened.config.run:  # the learning rate follows from the scores of tuning runs
+        groups = [
+            chosen[chosen["study"] == study] for study in (opened.rules.rates_folder, opened.rules.folder)
+        ]
+    for runs in groups:
+        yield from with_errors(repeat(opened, runs.iloc[random.randrange(len(runs))]))
 
 
 def repeat(opened: Opened, run: pd.Series) -> Iterator[str]:

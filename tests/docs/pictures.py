@@ -53,7 +53,7 @@ NOT_LISTED = {
 
 @dataclass(frozen=True, kw_only=True)
 class Picture:
-    """What a picture shows."""
+    """Sources and content of a picture."""
 
     frames: tuple[str, ...]
     """Files with the data, relative to ``docs``."""
@@ -76,7 +76,8 @@ def pictures() -> dict[str, Picture]:
         **{f"results/capacity_{name}": (("capacity",), _ladder(name)) for name in _LADDERS},
     }
     found = {}
-    for name, (frames, content) in drawn.items():
+    for name, (frames, draw_picture) in drawn.items():
+        content = cache(draw_picture)  # of both files
         for kind in ("svg", "png"):
             if (DOCS / f"{name}.{kind}").exists():
                 paths = tuple(f"results/{frame}.parquet" for frame in frames)
@@ -108,6 +109,7 @@ def _frames_of_findings() -> tuple[str, ...]:
     return tuple(sorted(path.stem for path in RESULTS.glob("*.parquet")))
 
 
+@cache
 def _decided() -> tuple[findings.FindingsConfig, findings.Decided]:
     config = findings.FindingsConfig(
         claims=str(DOCS / "findings"),
