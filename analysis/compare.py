@@ -36,8 +36,8 @@ from analysis.speed.rows import load_all_modes
 from analysis.stats.arms import study_setting
 from analysis.stats.capacity import capacity_frame, rungs
 from analysis.stats.comparisons import comparisons
-from analysis.stats.compute_multipliers import compute_multipliers
-from analysis.stats.decision_accuracy import decision_accuracy
+from analysis.stats.compute.decision_accuracy import decision_accuracy
+from analysis.stats.compute.multipliers import compute_multipliers
 from analysis.stats.targets.steps_to_loss import with_steps
 from analysis.stats.text_slices import slice_table
 from analysis.stats.versus_baseline import with_differences

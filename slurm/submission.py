@@ -49,7 +49,7 @@ class StudyRun:
 
     @property
     def status(self) -> str | None:
-        """``status`` of result.json; None if there is none, ``unreadable`` if it is damaged."""
+        """``status`` of result.json; None if it is missing, ``unreadable`` if it is damaged."""
         try:
             result = self.result()
         except RunError:
@@ -66,7 +66,7 @@ class StudyRun:
         return "" if result is None else (result.message or "").partition("\n")[0]
 
     def result(self) -> RunResult | None:
-        """Return result.json; None if there is none. Raises RunError if it is damaged."""
+        """Return result.json; None if it is missing. Raises RunError if it is damaged."""
         return RunFolder(Path(self.folder)).result()
 
 

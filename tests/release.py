@@ -65,7 +65,7 @@ def write_version(root: Path, version: str, day: datetime.date) -> None:
 
 
 def changes(root: Path, version: str) -> str:
-    """Return the section of a version in the changelog; empty if there is none."""
+    """Return the section of a version in the changelog; empty if it is missing."""
     found = re.search(
         rf"^## \[{re.escape(version)}\] - \d{{4}}-\d\d-\d\d\n(.*?)(?=^## \[|\Z)",
         (root / "CHANGELOG.md").read_text(),

@@ -1,4 +1,4 @@
-"""What is published links to the files of its tag in the repository."""
+"""The published description links to the files of its tag in the repository."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from analysis.figures.style import (
     palette_indices,
 )
 from analysis.stats.arms import arm_table, ranked
-from analysis.stats.compute_multiplier import SAME_BUDGET
+from analysis.stats.compute.multiplier import SAME_BUDGET
 from analysis.stats.targets.performance_profile import lines
 from experiments.runtime.console import count
 

@@ -21,8 +21,8 @@ import rich.table
 
 from analysis.load.records import read_records
 from analysis.load.study import load_study
-from analysis.stats.compute_multiplier import SAME_BUDGET
-from analysis.stats.compute_multipliers import compute_multipliers
+from analysis.stats.compute.multiplier import SAME_BUDGET
+from analysis.stats.compute.multipliers import compute_multipliers
 from analysis.tables.format import budget, interval_in_brackets, multiplier
 from experiments.config.options import run_command
 
@@ -90,7 +90,7 @@ def judge(prediction: Prediction, measured: pd.DataFrame) -> list[Outcome]:
 
     Args:
         prediction: the record.
-        measured: from ``analysis.stats.compute_multipliers.compute_multipliers``.
+        measured: from ``analysis.stats.compute.multipliers.compute_multipliers``.
     """
     rows = measured[
         (measured["model"] == prediction.model)

@@ -21,7 +21,7 @@ from analysis.scaling.laws import (
     held_out,
     objective,
 )
-from analysis.stats.compute_multiplier import Comparison, compare_compute
+from analysis.stats.compute.multiplier import Comparison, compare_compute
 from analysis.tables.format import multiplier
 
 PUBLISHED = {

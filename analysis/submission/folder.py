@@ -29,7 +29,7 @@ RECORD, RESULTS, RUNS, CONFIGS = "submission.yaml", "results.parquet", "records"
 FILES = ("result.json", *HASHED)
 """Files of a run that a submission contains."""
 CACHE = ".frame"
-"""File that reading a study leaves beside its runs."""
+"""File that reading a study writes next to its runs."""
 
 
 @dataclass(frozen=True, kw_only=True)

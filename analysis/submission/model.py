@@ -185,7 +185,7 @@ def matrix_product_flops(model: Backbone, view: View, *, training: bool) -> int:
 def evaluated_view(objective: Objective) -> View | None:
     """Return the first sequences of the test split as the objective evaluates them.
 
-    None if the model reads a source or a clean copy beside them, or predicts no tokens.
+    None if the model reads a source or a clean copy too, or predicts no tokens.
     """
     if objective.targets != "tokens":
         return None

@@ -99,7 +99,7 @@ def composed_model(rules: StudyRules, overrides: Sequence[str]) -> DictConfig:
 
 
 def sections_set(rules: StudyRules, overrides: Sequence[str]) -> list[str]:
-    """Return the sections beside ``backbone`` that the YAML file of a model changes. Raises ConfigError."""
+    """Return the sections except ``backbone`` that the files of a model change. Raises ConfigError."""
     others = [text for text in overrides if not (text.startswith("backbone=") or _is_backbone_key(text))]
     ours, usual = (_other_sections(composed_model(rules, words)) for words in (overrides, others))
     return sorted(name for name in ours | usual if ours.get(name) != usual.get(name))

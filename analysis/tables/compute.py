@@ -7,7 +7,7 @@ import math
 import pandas as pd
 
 from analysis.stats.arms import study_setting
-from analysis.stats.compute_multipliers import GROUP, compute_multipliers
+from analysis.stats.compute.multipliers import GROUP, compute_multipliers
 from analysis.stats.grid import Grid
 from analysis.tables.format import budget, interval_in_brackets, multiplier
 from analysis.tables.sentences import TYPES

@@ -6,7 +6,7 @@ import math
 
 import pandas as pd
 
-from analysis.stats.compute_multipliers import GROUP
+from analysis.stats.compute.multipliers import GROUP
 from analysis.stats.grid import Grid
 from analysis.tables.format import budget
 
@@ -31,7 +31,7 @@ def decision_grids(table: pd.DataFrame) -> list[Grid]:
     """Return a table for each task and likelihood type: a row for each budget.
 
     Args:
-        table: from ``analysis.stats.decision_accuracy.decision_accuracy``.
+        table: from ``analysis.stats.compute.decision_accuracy.decision_accuracy``.
     """
     grids = []
     for (task, likelihood, _), rows in table.groupby(GROUP, dropna=False, sort=True):

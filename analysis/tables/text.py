@@ -21,8 +21,8 @@ from analysis.stats import solve_rates as solved
 from analysis.stats.arms import arm_table, study_setting
 from analysis.stats.capacity import capacity_grids, rungs
 from analysis.stats.comparisons import comparisons
-from analysis.stats.compute_multipliers import compute_multipliers
-from analysis.stats.decision_accuracy import decision_accuracy
+from analysis.stats.compute.decision_accuracy import decision_accuracy
+from analysis.stats.compute.multipliers import compute_multipliers
 from analysis.stats.extra_tests import further_grid, further_scores, published
 from analysis.stats.grid import Grid
 from analysis.stats.targets.performance_profile import across_tasks, profile_grid

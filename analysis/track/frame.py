@@ -64,7 +64,7 @@ def study_frame(runs: Path, study: str) -> pd.DataFrame:
 
 
 def stored_frame(track: Track) -> pd.DataFrame:
-    """Return the stored frame; empty if there is none."""
+    """Return the stored frame; empty if it is missing."""
     path = None if track.stored is None else CONF.parent / track.stored
     return read_results(path).to_pandas() if path is not None and path.exists() else pd.DataFrame()
 

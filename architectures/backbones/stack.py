@@ -74,7 +74,7 @@ class StackConfig(BackboneConfig):
         if self.mixture_of_depths is not None:
             if not 0 < self.mixture_of_depths < 1:
                 raise ValueError(
-                    f"mixture_of_depths={self.mixture_of_depths} must lie between 0 and 1, or be null"
+                    f"mixture_of_depths={self.mixture_of_depths} must be between 0 and 1, or be null"
                 )
             if self.num_layers < 2:
                 raise ValueError(

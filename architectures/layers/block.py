@@ -62,7 +62,7 @@ class BlockConfig:
             raise ValueError("block.first_norm=false goes with block.placement=pre and shared_norm=false")
         for name in ("dropout", "stochastic_depth"):
             if not 0 <= getattr(self, name) < 1:
-                raise ValueError(f"block.{name}={getattr(self, name)} must lie in [0, 1)")
+                raise ValueError(f"block.{name}={getattr(self, name)} must be in [0, 1)")
 
 
 @dataclass(frozen=True, kw_only=True)

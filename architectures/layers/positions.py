@@ -118,7 +118,7 @@ class PositionsConfig:
         if self.local_base is not None and self.local_base <= 1:
             raise ValueError(f"positions.local_base={self.local_base} must exceed 1")
         if not 0 < self.fraction <= 1:
-            raise ValueError(f"positions.fraction={self.fraction}, of the head, must lie in (0, 1]")
+            raise ValueError(f"positions.fraction={self.fraction}, of the head, must be in (0, 1]")
         if self.by_layer and self.kind != "relative":
             raise ValueError(f"positions.by_layer=true goes with kind=relative, not {self.kind}")
         if self.num_buckets < 4 or self.max_distance <= self.num_buckets // 2:

@@ -241,7 +241,7 @@ def rotate(x_BTHRN: Tensor, angle_BTHS: Tensor) -> Tensor:
 
 
 def last_valid(x_BTH: Tensor, before_BH: Tensor, valid_BT: Tensor | None) -> Tensor:
-    """Return the value (B, H, ...) at the last valid position of each row; that before, if there is none."""
+    """Return the value (B, H, ...) at the last valid position of each row; that before, if it is missing."""
     if valid_BT is None:
         return x_BTH[:, -1]
     all_BTH = torch.cat([before_BH[:, None], x_BTH], dim=1)

@@ -75,7 +75,7 @@ class ScaleConfig:
             raise ValueError(f"target={self.target} must be positive, or null")
         for name in ("depth", "mixer_depth"):
             if not 1 <= getattr(self, name) <= MOST_LAYERS:
-                raise ValueError(f"{name}={getattr(self, name)} must lie in 1 to {MOST_LAYERS}")
+                raise ValueError(f"{name}={getattr(self, name)} must be in 1 to {MOST_LAYERS}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,7 +143,7 @@ class DeviceConfig:
         if self.kernels not in KERNELS:
             raise ValueError(f"kernels={self.kernels!r}{nearest(self.kernels, KERNELS)}")
         if self.threads is not None and not 1 <= self.threads <= MOST_THREADS:
-            raise ValueError(f"threads={self.threads} must lie in 1 to {MOST_THREADS}, or be null")
+            raise ValueError(f"threads={self.threads} must be in 1 to {MOST_THREADS}, or be null")
         for name in ("peak_flops", "memory_gib", "node_bandwidth", "network_bandwidth"):
             if (value := getattr(self, name)) is not None and value <= 0:
                 raise ValueError(f"{name}={value} must be positive, or null")

@@ -16,7 +16,7 @@ class Document(NamedTuple):
 
 
 def text_of_row(row: object, column: str, location: str, key: str = "task.column") -> str:
-    """Text in ``column`` of a row; DataError, with ``location`` and the setting ``key``, if there is none.
+    """Text in ``column`` of a row; DataError, with ``location`` and the setting ``key``, if it is missing.
 
     A dotted name leads into a column of columns: ``translation.de``.
     """

@@ -145,7 +145,7 @@ def _conll_rows(path: Path) -> Iterator[tuple[str, Any]]:
 
 
 def value_in(row: Row, column: str, key: str) -> Any:
-    """Return the value in the column that ``task.KEY`` names. Raises DataError if there is none."""
+    """Return the value in the column that ``task.KEY`` names. Raises DataError if it is missing."""
     if column not in row.values:
         raise DataError(
             f"{row.location}: no column '{column}'{nearest(column, map(str, row.values))} Set task.{key}"

@@ -136,8 +136,8 @@ def read_settings(sections: Sections, *, untuned: bool = False) -> Settings:
     )
     if settings.optimizer.mup_base_width is not None and initial is not None:
         raise ConfigError(
-            f"optimizer.mup_base_width={settings.optimizer.mup_base_width} beside init_from={initial.path}: "
-            "muP sets initial weights, and these have been trained; leave it null"
+            f"optimizer.mup_base_width={settings.optimizer.mup_base_width} together with "
+            f"init_from={initial.path}: muP sets initial weights, and these have been trained; leave it null"
         )
     if settings.scale.target is None and backbone.d_model is None:
         raise ConfigError(
@@ -172,7 +172,9 @@ def _adopt_initial(tree: dict[str, Any]) -> Initial | None:
                 OmegaConf.create({"backbone": section}), key
             )
         if group in ("backbone", "scale") and not (group == "backbone" and same):
-            raise ConfigError(f"{word} beside init_from={path}, which says what the model is: leave it out")
+            raise ConfigError(
+                f"{word} together with init_from={path}, which says what the model is: leave it out"
+            )
     tree["backbone"], tree["scale"] = section, {**tree["scale"], "axis": "non_embedding", "target": None}
     tree["names"] = {**tree["names"], "backbone": spec.name, "scale": "given"}
     return Initial(path=path, spec=spec, fingerprint=fingerprint(path))
@@ -206,7 +208,7 @@ def _continued_run(tree: dict[str, Any]) -> Initial | None:
     path = _folder(tree, "continue_from")
     if tree.get("init_from") is not None:
         raise ConfigError(
-            f"continue_from={path} beside init_from={tree['init_from']}: choose where training starts"
+            f"continue_from={path} together with init_from={tree['init_from']}: choose where training starts"
         )
     if not is_run_folder(path):
         raise ConfigError(

@@ -140,8 +140,8 @@ def _check_overrides(path: Path, arm: TunedArm) -> None:
     for word in HydraConfig.get().overrides.task:
         if what := chosen.get(word.partition("=")[0].lstrip("+~")):
             raise ConfigError(
-                f"{word} beside study.tuned={path}, which sets {what}: leave it out, or set both by hand "
-                "with study.tuned=null optimizer.learning_rate=..."
+                f"{word} together with study.tuned={path}, which sets {what}: leave it out, or set both by "
+                "hand with study.tuned=null optimizer.learning_rate=..."
             )
 
 

@@ -91,7 +91,7 @@ def parse_json(
 def read_model(
     path: Path, model: type[Model], remedy: str = RESTORE, error: type[RunError] = CheckpointError
 ) -> Model | None:
-    """Return a JSON file as a pydantic model; None where there is none. Raises as ``read_json`` does."""
+    """Return a JSON file as a pydantic model; None if it is missing. Raises as ``read_json`` does."""
     text = read_text(path, remedy, error)
     return None if text is None else parse_model(text, model, str(path), remedy, error)
 

@@ -133,7 +133,7 @@ class RunLock:
 
 
 def writer(folder: Path) -> str | None:
-    """The current writer of a run, as "process 7 on host"; None if there is none. Does not touch the lock.
+    """The current writer of a run, as "process 7 on host"; None if it is missing. Does not touch the lock.
 
     A process on another machine is alive if its last touch is recent by the local clock.
     """

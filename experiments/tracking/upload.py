@@ -19,7 +19,7 @@ MARK = "wandb-uploaded.json"
 
 
 def study_folders(runs: Path, study: str) -> list[Path]:
-    """Return the run folders of a study that have a configuration. Raises ConfigError if there is none."""
+    """Return the run folders of a study that have a configuration. Raises ConfigError if it is missing."""
     folders = [runs / study / name for name in StudyFolders.of(runs / study).runs]
     folders = [folder for folder in folders if (folder / "config.yaml").is_file()]
     if not folders:

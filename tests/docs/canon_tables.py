@@ -9,7 +9,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from analysis.figures.style import MATPLOTLIB_MARKERS, PALETTE
-from analysis.stats.compute_multipliers import Budget, shared_lead
+from analysis.stats.compute.multipliers import Budget, shared_lead
 from analysis.stats.intervals import mean_interval
 from analysis.tables import markdown
 

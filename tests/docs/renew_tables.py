@@ -24,8 +24,8 @@ from analysis.findings.frames import Frames
 from analysis.stats.arms import study_setting
 from analysis.stats.capacity import capacity_grids, rungs
 from analysis.stats.comparisons import comparisons
-from analysis.stats.compute_multipliers import compute_multipliers
-from analysis.stats.decision_accuracy import decision_accuracy
+from analysis.stats.compute.decision_accuracy import decision_accuracy
+from analysis.stats.compute.multipliers import compute_multipliers
 from analysis.stats.extra_tests import TRAINED, further_grid, further_scores
 from analysis.stats.text_slices import slice_table
 from analysis.tables import markdown

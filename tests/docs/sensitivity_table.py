@@ -7,7 +7,7 @@ import math
 import pandas as pd
 
 from analysis.stats.arms import study_setting
-from analysis.stats.compute_multipliers import at_budget, budgets, compute_multipliers, shared_lead
+from analysis.stats.compute.multipliers import at_budget, budgets, compute_multipliers, shared_lead
 from analysis.tables import markdown
 from analysis.tables.format import budget, multiplier
 

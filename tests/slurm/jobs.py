@@ -135,7 +135,7 @@ def hold(*runs: tuple[Sequence[str], Path]) -> None:
 
 
 def step(folder: Path) -> int:
-    """The step of the newest checkpoint; 0 where there is none."""
+    """The step of the newest checkpoint; 0 if it is missing."""
     return max((int(path.name[5:]) for path in (folder / "checkpoints").glob("step-*")), default=0)
 
 

@@ -175,5 +175,5 @@ def model_settings(folder: Path) -> dict[str, Any]:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Return the content of a file, empty where there is none. Raises DataError."""
+    """Return the content of a file, empty if it is missing. Raises DataError."""
     return json_state.read_json(path, dict[str, Any], "fetch the folder again", DataError) or {}

@@ -60,7 +60,7 @@ class LanoConfig(GeneratedConfig):
         super().__post_init__()
         if not 1 <= self.depth <= 7 or not 2 <= self.num_symbols <= 9:
             raise ValueError(
-                f"depth={self.depth} must lie in 1 to 7, and num_symbols={self.num_symbols} in 2 to 9"
+                f"depth={self.depth} must be in 1 to 7, and num_symbols={self.num_symbols} in 2 to 9"
             )
         options = self.num_symbols**2 + self.num_symbols**3
         most = options // self.num_symbols

@@ -49,7 +49,7 @@ class ManoConfig(GeneratedConfig):
             )
         if not 1 <= self.heldout_operations <= self.max_operations:
             raise ValueError(
-                f"tested_operations={self.tested_operations} must lie in 1 to "
+                f"tested_operations={self.tested_operations} must be in 1 to "
                 f"max_operations={self.max_operations}, or be null"
             )
         needed = 2 * self.max_operations + 4

@@ -54,7 +54,7 @@ class BrevoConfig(GeneratedConfig):
         check_positive(self, "max_degree")
         if not SMALLEST <= self.num_nodes <= self.num_symbols:
             raise ValueError(
-                f"num_nodes={self.num_nodes} must lie in {SMALLEST} to num_symbols={self.num_symbols}"
+                f"num_nodes={self.num_nodes} must be in {SMALLEST} to num_symbols={self.num_symbols}"
             )
         limited = min(
             self.num_nodes - 1, self.max_degree

@@ -63,7 +63,7 @@ class DepoConfig(GeneratedConfig):
             )
         if self.tested_hops is not None and not 1 <= self.tested_hops <= self.max_hops:
             raise ValueError(
-                f"tested_hops={self.tested_hops} must lie in 1 to max_hops={self.max_hops}, or be null"
+                f"tested_hops={self.tested_hops} must be in 1 to max_hops={self.max_hops}, or be null"
             )
         needed = 2 * self.num_nodes * self.name_length + self.num_answers * (2 * self.name_length + 2)
         if self.sequence_length < needed:

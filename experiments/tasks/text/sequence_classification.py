@@ -41,7 +41,7 @@ class SentencesConfig(LabelledConfig):
     text_column: str = "text"
     """The column of the text."""
     pair_column: str | None = None
-    """The column of the second text, where the class is one of a pair; null where there is none."""
+    """The column of the second text, where the class is one of a pair; null if it is missing."""
     label_column: str = "label"
     """The column of the class: a name or an integer."""
     metric: str = "accuracy"

@@ -267,7 +267,7 @@ def stored_state(path: Path) -> dict[str, Any] | None:
 
 
 def newest_step(folder: Path) -> int:
-    """The step of the newest checkpoint that was committed; 0 where there is none."""
+    """The step of the newest checkpoint that was committed; 0 if it is missing."""
     return max((step_of(path) for path in committed(folder)), default=0)
 
 

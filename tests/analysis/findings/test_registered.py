@@ -37,7 +37,7 @@ DECISIVE = (
 
 
 def git(*words: str) -> str:
-    """Return the output of git at the root of the checkout; empty where there is none."""
+    """Return the output of git at the root of the checkout; empty if it is missing."""
     try:
         done = subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=False)
     except FileNotFoundError:

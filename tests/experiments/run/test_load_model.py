@@ -166,7 +166,7 @@ def test_the_digest_holds_the_weights_and_not_their_place(
 
 @pytest.mark.parametrize("word", ["backbone=mamba", "backbone.d_model=8", "scale=nano", "scale.depth=3"])
 def test_another_model_beside_the_initial_one_is_refused(continued: Overrides, word: str) -> None:
-    with pytest.raises(ConfigError, match=f"{word} beside init_from=.* leave it out"):
+    with pytest.raises(ConfigError, match=f"{word} together with init_from=.* leave it out"):
         commands.settings(*continued(word))
 
 

@@ -81,7 +81,7 @@ def test_the_rate_is_part_of_the_name_and_the_file_is_not(tmp_path: Path) -> Non
         ([], {"backbone": "mamba"}, "has no rate for .* backbone=decoder; it has .* backbone=mamba"),
         ([], {"target": 1e5}, "no rate for .* scale.targets.flops=280000 .* scale.targets.flops=100000"),
         ([], {"axis": "total"}, "no rate for .* scale.axis=flops .* it has .* scale.axis=total "),
-        (["optimizer.learning_rate=0.1"], {}, "optimizer.learning_rate=0.1 beside study.tuned="),
+        (["optimizer.learning_rate=0.1"], {}, "optimizer.learning_rate=0.1 together with study.tuned="),
         (["budget.batch_size=4"], {"batch_size": 1}, "batch_size=4 beside .*, which sets the batch size"),
         ([], {"learning_rate": "fast"}, "learning_rate"),
         ([], {"rate": 1}, "has no such key"),

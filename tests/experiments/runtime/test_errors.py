@@ -106,7 +106,7 @@ MISTAKES = [
     ("--multirun seed=range(5,5)", "the sweep has no runs"),
     ("study=", "study= is empty"),
     ("device.name=cuda:99", "name='cuda:99'", "CUDA devices; use device=cpu"),
-    ("device.threads=0", "threads=0", "must lie in 1 to 256, or be null"),
+    ("device.threads=0", "threads=0", "must be in 1 to 256, or be null"),
     ("tracking.mode=on", "mode='on'", "off, online, offline"),
     ("task=recall task.num_pairs=9", "num_pairs=9", "needs sequence_length >= 36"),
     ("task=recall task.num_symbols=4", "num_symbols=4", "use num_symbols >= 10"),

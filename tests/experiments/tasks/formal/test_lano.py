@@ -143,7 +143,7 @@ def test_a_text_is_valid_if_its_first_sentence_is_of_the_language(text: list[int
     [
         ({"sequence_length": 24}, "the longest sentence and its end need 25 or more"),
         ({"prompt_length": 10}, "below the 10 tokens of the shortest sentence"),
-        ({"depth": 0}, "depth=0 must lie in 1 to 7"),
+        ({"depth": 0}, "depth=0 must be in 1 to 7"),
         ({"min_rules": 5}, "min_rules=5 and max_rules=4 must rise from 1 to at most 12"),
         ({"max_rules": 13}, "at most 12: 3 symbols have 36 different right-hand sides"),
     ],

@@ -100,7 +100,7 @@ def test_the_line_of_the_most_frequent_value_is_its_rate() -> None:
     ("settings", "message"),
     [
         ({"max_operations": 0}, "max_operations=0 must be at least 1"),
-        ({"tested_operations": 0}, "tested_operations=0 must lie in 1 to max_operations=3"),
+        ({"tested_operations": 0}, "tested_operations=0 must be in 1 to max_operations=3"),
         ({"modulus": 1}, "modulus=1 in 2 to 200"),
         ({"sequence_length": 9}, "3 operations need 10 or more"),
     ],

@@ -1,4 +1,4 @@
-"""Shallow baselines find the shortcut that they look for, and nothing where there is none."""
+"""Shallow baselines find the shortcut that they look for, and nothing if it is missing."""
 
 from dataclasses import dataclass
 

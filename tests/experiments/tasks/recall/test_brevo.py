@@ -98,8 +98,8 @@ def test_a_half_way_solver_reaches_what_its_line_says() -> None:
     ("settings", "message"),
     [
         ({"max_degree": 0}, "max_degree=0 must be above 0"),
-        ({"num_nodes": 2}, "num_nodes=2 must lie in 3 to num_symbols=16"),
-        ({"num_nodes": 17}, "num_nodes=17 must lie in 3 to num_symbols=16"),
+        ({"num_nodes": 2}, "num_nodes=2 must be in 3 to num_symbols=16"),
+        ({"num_nodes": 17}, "num_nodes=17 must be in 3 to num_symbols=16"),
         ({"sequence_length": 63}, "up to 26 edges, the query and 9 answers need 64 or more"),
     ],
 )

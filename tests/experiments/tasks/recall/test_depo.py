@@ -112,7 +112,7 @@ def test_a_half_way_solver_reaches_what_its_line_says(length: int) -> None:
         ({"max_hops": 12}, "num_nodes=12 must be at least 3 and above max_hops=12"),
         ({"num_nodes": 2, "max_hops": 1}, "num_nodes=2 must be at least 3"),
         ({"num_symbols": 11}, "give 11 names; use at least num_nodes=12"),
-        ({"tested_hops": 5}, "tested_hops=5 must lie in 1 to max_hops=4"),
+        ({"tested_hops": 5}, "tested_hops=5 must be in 1 to max_hops=4"),
         ({"name_length": 10**9}, "at most 65536"),
         ({"sequence_length": 39}, "12 edges and 4 queries need 40 or more"),
     ],

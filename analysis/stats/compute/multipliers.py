@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.stats.arms import in_finished_arms, study_setting
-from analysis.stats.compute_multiplier import DRAWS, SAME_BUDGET, Curve, compare_compute
+from analysis.stats.compute.multiplier import DRAWS, SAME_BUDGET, Curve, compare_compute
 from analysis.stats.targets.performance_profile import lines
 
 GROUP = ["task", "likelihood", "metric"]
@@ -56,7 +56,7 @@ def compute_multipliers(frame: pd.DataFrame) -> pd.DataFrame:
     """Return a row for each budget of each model; columns: ``COLUMNS``.
 
     ``time_multiplier`` is the multiplier in seconds of training, as measured, instead of FLOPs. ``verdict``
-    and ``slope`` are of all budgets of a model (``analysis.stats.compute_multiplier.Comparison``).
+    and ``slope`` are of all budgets of a model (``analysis.stats.compute.multiplier.Comparison``).
     Intervals are 95% over seeds; those of multipliers are corrected for the number of models. Empty without
     a baseline that has several budgets.
     """

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from analysis.load.study import load_study
-from analysis.stats.decision_accuracy import decision_accuracy, signal_to_noise
+from analysis.stats.compute.decision_accuracy import decision_accuracy, signal_to_noise
 from analysis.tables.decision_accuracy import decision_grids
 from tests.analysis.conftest import WriteRun
 

@@ -16,8 +16,8 @@ import pandas as pd
 
 from analysis.stats.arms import in_finished_arms
 from analysis.stats.comparisons import comparisons, verdict_of
-from analysis.stats.compute_multiplier import SAME_BUDGET
-from analysis.stats.compute_multipliers import GROUP
+from analysis.stats.compute.multiplier import SAME_BUDGET
+from analysis.stats.compute.multipliers import GROUP
 from analysis.stats.targets.performance_profile import lines
 
 COLUMNS = [

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from analysis.stats import multiplier_simulation
-from analysis.stats.multiplier_simulation import CASES, NOISES, simulate
+from analysis.stats.compute import simulation
+from analysis.stats.compute.simulation import CASES, NOISES, simulate
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -25,11 +25,11 @@ def test_five_seeds_find_a_constant_lead_and_a_crossing() -> None:
 
 def test_a_verdict_that_is_not_true_is_counted() -> None:
     """The same planted curves, with nothing called true."""
-    case = multiplier_simulation.Case(multipliers=(40, 40, 40, 40), true=())
+    case = simulation.Case(multipliers=(40, 40, 40, 40), true=())
     assert simulate(case, NOISES["equal"], seeds=5, studies=5, draws=400).wrong == 1
 
 
 def test_the_command_prints_a_row_for_each_case(capsys: pytest.CaptureFixture[str]) -> None:
-    assert multiplier_simulation.main(["1"]) == 0
+    assert simulation.main(["1"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 2 + len(CASES) * len(NOISES)

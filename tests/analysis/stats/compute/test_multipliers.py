@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.stats.compute_multipliers import budgets, compute_multipliers
+from analysis.stats.compute.multipliers import budgets, compute_multipliers
 from analysis.tables.compute import compute_grids, over_compute
 
 BUDGETS = (1e10, 1e11, 1e12)

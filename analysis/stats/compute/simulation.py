@@ -1,6 +1,6 @@
 """Error rates of the verdicts over compute, and coverage of the intervals of multipliers, by simulation.
 
-    python -m analysis.stats.multiplier_simulation [STUDIES]
+    python -m analysis.stats.compute.simulation [STUDIES]
 
 Prints a table of ``docs/statistics.md``; the default is 400 studies for each case. A study has a baseline
 and four equal models at four budgets, with the correction for four models. Its scores are those of a planted
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from analysis.stats.compute_multiplier import Comparison, Curve, compare_compute
+from analysis.stats.compute.multiplier import Comparison, Curve, compare_compute
 
 BUDGETS = (4e10, 1.3e11, 4e11, 1.3e12)
 MODELS = 4
@@ -81,7 +81,7 @@ def simulate(case: Case, noise: Noise, seeds: int, studies: int, draws: int = DR
     """Return error rates and coverage of one case."""
     generator = np.random.default_rng(seeds)
     true_slope = _slope(case.multipliers)
-    wrong, found, covered, slopes = [], [], [], []
+    wrong, true, covered, slopes = [], [], [], []
     for study in range(studies):
         baseline = _draw((1.0,) * len(BUDGETS), noise.baseline, seeds, generator)
         models = [_draw(case.multipliers, noise.model, seeds, generator) for _ in range(MODELS)]
@@ -91,12 +91,12 @@ def simulate(case: Case, noise: Noise, seeds: int, studies: int, draws: int = DR
         ]
         verdicts = [result.verdict for result in results]
         wrong.append(any(v not in (*case.true, "undecided") for v in verdicts))
-        found.append(verdicts[0] in case.true)
+        true.append(verdicts[0] in case.true)
         covered.append(np.all([_covers(result, case.multipliers) for result in results], axis=0))
         slopes.append(all(not r.slope_low > true_slope and not r.slope_high < true_slope for r in results))
     return Rates(
         wrong=float(np.mean(wrong)),
-        found=float(np.mean(found)),
+        found=float(np.mean(true)),
         coverage=float(np.mean(covered, axis=0).min()),
         slope_coverage=float(np.mean(slopes)) if np.isfinite(true_slope) else np.nan,
     )
@@ -114,8 +114,8 @@ def _draw(
 
 def _covers(result: Comparison, multipliers: Sequence[float]) -> list[bool]:
     return [
-        found.low <= planted <= found.high
-        for found, planted in zip(result.multipliers, multipliers, strict=True)
+        estimate.low <= planted <= estimate.high
+        for estimate, planted in zip(result.multipliers, multipliers, strict=True)
     ]
 
 
