@@ -98,6 +98,7 @@ class ClaimEntry:
         tested = f"{finding.test}, p {p_text(finding.p)}" if finding.test and finding.p == finding.p else ""
         seeds = f"{min(map(len, finding.scores))} of {claim.seeds} for each model"
         facts = {
+            "withdrawn": claim.withdrawn,
             "source": claim.source, "refuted by": claim.refuted_by, "setting": claim.setting,
             "evaluation": claim.test, "seeds": seeds, "test": tested, "known before": claim.known,
             "not shown": claim.not_shown,
@@ -110,7 +111,7 @@ class ClaimEntry:
         scores = self.finding.scores
         if not all(scores):
             return None
-        colours = (COLOURS[self.verdict], REFERENCE_COLOUR)
+        colours = (COLOURS.get(self.verdict, REFERENCE_COLOUR), REFERENCE_COLOUR)
         sides = [
             Side(label=label, scores=values, mean=fmean(values), colour=colour, y=y)
             for label, values, colour, y in zip(self.models, scores, colours, HEIGHTS, strict=True)

@@ -50,6 +50,8 @@ class Claim:
     """Minimum number of seeds of each for a verdict."""
     commands: list[str] = field(default_factory=list)
     """Commands that train the runs of a study's claim; those of a track are derived."""
+    withdrawn: str = ""
+    """Reason why the runs do not answer the question by the rules of a later protocol; empty if they do."""
 
     def __post_init__(self) -> None:
         for key in ("claim", "source", "refuted_by", "known", "setting", "not_shown", "workload"):

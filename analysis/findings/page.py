@@ -9,7 +9,7 @@ from statistics import fmean
 import pandas as pd
 
 from analysis.findings.claims import BETTER
-from analysis.findings.verdicts import CONFIRMED, NOT_RUN, REFUTED, UNDECIDED, Finding
+from analysis.findings.verdicts import CONFIRMED, NOT_RUN, REFUTED, UNDECIDED, WITHDRAWN, Finding
 from analysis.stats.verdicts.solve_counts import COUNT_TEST
 from experiments.runtime.console import plural
 
@@ -28,6 +28,10 @@ Figure: circles are claims of *better*, squares of *equal*; the band is not of i
 - =, the models are equal: confirmed if the interval is within the smallest difference of interest on both
   sides of 0; refuted if the full interval is outside on one side.
 
+A claim is withdrawn where its runs do not answer it by the rules of [protocol 1.0](tracks/rules.md): the
+learning rate of a model is at the edge of its grid, neither model is better than a trivial baseline, or
+models of different families are compared on text at one budget whose tokens per step were not tuned.
+
 [Tests](statistics.md) are over seeds and not corrected for the number of claims. All models are small: at the
 sizes of the source a verdict may differ.
 
@@ -37,7 +41,7 @@ outcome that would refute the claim, what was known before, and what is not show
 `archbench findings claim=NAME --own-runs` decides a claim from the new runs. `archbench findings out=docs`
 writes this page.
 """
-ORDER = (CONFIRMED, REFUTED, UNDECIDED, NOT_RUN)
+ORDER = (CONFIRMED, REFUTED, UNDECIDED, NOT_RUN, WITHDRAWN)
 
 
 def markdown(findings: Sequence[Finding], figure: str | None) -> str:
@@ -63,7 +67,8 @@ def item(finding: Finding) -> str:
     arrow = "↑" if finding.claim.relation == BETTER else "="
     line = f"- {arrow} [{finding.claim.claim}](findings/{finding.name}.yaml)"
     size = difference(finding)
-    return line if size == "-" else f"{line} {size} {unit(finding)}"
+    line = line if size == "-" else f"{line} {size} {unit(finding)}"
+    return f"{line}. {finding.reason.rstrip('.')}." if finding.verdict == WITHDRAWN else line
 
 
 def unit(finding: Finding) -> str:

@@ -16,6 +16,7 @@ from analysis.track.results import with_score
 from experiments.runtime.errors import DataError
 
 CONFIRMED, REFUTED, UNDECIDED, NOT_RUN = "confirmed", "refuted", "undecided", "not run"
+WITHDRAWN = "withdrawn"
 SIDES = ("model", "other")
 
 
@@ -26,7 +27,7 @@ class Finding:
     name: str
     claim: Claim
     verdict: str
-    """``confirmed``, ``refuted``, ``undecided`` or ``not run``."""
+    """``confirmed``, ``refuted``, ``undecided``, ``not run`` or ``withdrawn``."""
     scores: tuple[list[float], list[float]] = field(default_factory=lambda: ([], []))
     """Scores of the seeds, of ``claim.model`` and of ``claim.other``."""
     unit: str = ""
@@ -38,7 +39,7 @@ class Finding:
     p: float = math.nan
     test: str = ""
     reason: str = ""
-    """Reason why the claim was not tested, or why it is undecided."""
+    """Reason why the claim was not tested, or why it is undecided or withdrawn."""
 
 
 def runs_of(claim: Claim, frames: Frames) -> pd.DataFrame:
@@ -72,7 +73,15 @@ def runs_of(claim: Claim, frames: Frames) -> pd.DataFrame:
 
 
 def judge(name: str, claim: Claim, runs: pd.DataFrame) -> Finding:
-    """Return the verdict on a claim.
+    """Return the verdict on a claim; a withdrawn one has no verdict, and keeps its measurement."""
+    finding = _judge(name, claim, runs)
+    if not claim.withdrawn:
+        return finding
+    return replace(finding, verdict=WITHDRAWN, reason=claim.withdrawn)
+
+
+def _judge(name: str, claim: Claim, runs: pd.DataFrame) -> Finding:
+    """Return the verdict on a claim by its runs.
 
     A claim of ``better`` is confirmed if the 95% interval of the difference is above 0 and the difference is
     at least ``claim.effect``, and refuted if the full interval is below ``claim.effect``. A claim of
