@@ -144,8 +144,9 @@ def print_versions(python: Path) -> None:
 
 
 def uv(*words: str) -> None:
-    """Run uv. Raises CalledProcessError if it fails."""
-    subprocess.run(["uv", *words], check=True)
+    """Run uv, which prints why it fails. Raises SystemExit then."""
+    if code := subprocess.run(["uv", *words]).returncode:
+        sys.exit(f"uv {' '.join(words)} failed with exit code {code}")
 
 
 def main() -> int:

@@ -20,6 +20,7 @@ from analysis.track.frame import study_frame
 from experiments.config import CONF
 from experiments.config.structured import PROJECT, typed
 from experiments.config.study import RULES
+from experiments.runtime.errors import DataError
 from experiments.runtime.run_status import RunStatus
 from experiments.runtime.yaml_state import read_yaml
 from experiments.tracking.provenance import SUFFIXES
@@ -52,9 +53,9 @@ class Submission:
 
 
 def read_submission(folder: Path) -> Submission:
-    """Return the record of a submission. Raises ValueError if it is missing or wrong."""
+    """Return the record of a submission. Raises DataError if it is missing, ConfigError if it is wrong."""
     if not (folder / RECORD).is_file():
-        raise ValueError(f"{folder} is no submission: it has no {RECORD}")
+        raise DataError(f"{folder} is no submission: it has no {RECORD}")
     return typed(Submission, read_yaml(folder / RECORD), "")
 
 

@@ -75,6 +75,11 @@ def read_study(study: str, *config_dirs: str | Path) -> StudyRules:
     folders = ",".join(f"file://{Path(folder).resolve()}" for folder in config_dirs if folder)
     search_path = [f"hydra.searchpath=[{folders}]"] if folders else []
     test = _compose(study, search_path)
+    roots = [*(Path(folder) for folder in config_dirs if folder), CONF]
+    if not any((root / "study" / f"{study}_rates.yaml").is_file() for root in roots):
+        raise ConfigError(
+            f"study={study} takes no submissions: there is no conf/study/{study}_rates.yaml, its tuning runs"
+        )
     tuning = _compose(f"{study}_rates", search_path)
     swept, rates = (_swept(cfg) for cfg in (test, tuning))
     if not rates.get(RATE):

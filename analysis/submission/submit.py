@@ -75,7 +75,9 @@ def main(arguments: Sequence[str]) -> int:
     keys = {field.name for field in dataclasses.fields(SubmitConfig)}
     overrides = [text for text in arguments if "=" in text and text.partition("=")[0] not in keys]
     options = [text for text in arguments if text not in overrides]
-    return run_command(__doc__, SubmitConfig, options, lambda config: config, lambda c: submit(c, overrides))
+    return run_command(
+        __doc__, SubmitConfig, options, lambda config: submit(config, overrides), lambda code: code
+    )
 
 
 if __name__ == "__main__":

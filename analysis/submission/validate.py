@@ -71,7 +71,7 @@ from experiments.config.study import RULES
 from experiments.run.load_model import load_model
 from experiments.run.plan import plan
 from experiments.runtime.child_processes import run_python
-from experiments.runtime.errors import DataError, RunError, as_run_errors
+from experiments.runtime.errors import ConfigError, DataError, RunError, as_run_errors, nearest_folder
 from experiments.runtime.run_status import FINAL, RunStatus
 from experiments.tracking.provenance import code_hashes
 from experiments.tracking.results_frame import NEEDED, read_results
@@ -99,8 +99,14 @@ class ValidateConfig:
     """A folder of further YAML files, as Hydra's --config-dir."""
 
     def __post_init__(self) -> None:
-        if not Path(self.folder).is_dir() or not self.folder:
-            raise ValueError(f"folder={self.folder}: there is no such folder; name that of a submission")
+        if not self.folder:
+            raise ValueError("name the folder of a submission, as in: archbench validate submission")
+        if Path(self.folder).is_file():
+            raise ValueError(f"folder={self.folder} is a file: unpack the submission, and name its folder")
+        if not Path(self.folder).is_dir():
+            raise ValueError(
+                f"folder={self.folder}: there is no such folder{nearest_folder(Path(self.folder))}"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,7 +152,7 @@ def with_errors(problems: Iterator[str]) -> Iterator[str]:
 
 
 def open_submission(config: ValidateConfig, scratch: Path) -> Opened:
-    """Read a submission, whose modules are imported from its folder from now on. Raises ValueError.
+    """Read a submission, whose modules are imported from its folder from now on. Raises DataError.
 
     Args:
         config: names the folder.
@@ -159,7 +165,7 @@ def open_submission(config: ValidateConfig, scratch: Path) -> Opened:
     for path in folder.iterdir():
         is_module = path.suffix == ".py" or (path.is_dir() and path.name not in (RUNS, CONFIGS))
         if is_module and (path.stem in (*INSTALLED, *AT_START) or not is_own(path.stem)):
-            raise ValueError(f"{path.name} would replace an installed module: rename it, and train again")
+            raise DataError(f"{path.name} would replace an installed module: rename it, and train again")
     # The submitted modules come first in this process and in those that it starts.
     copy_modules(folder, code := scratch / "code")
     sys.path.insert(0, str(code))
@@ -170,7 +176,7 @@ def open_submission(config: ValidateConfig, scratch: Path) -> Opened:
         shutil.copytree(folder / RUNS, submitted, ignore=shutil.ignore_patterns(".*"))
     frame = load_runs(rules, submitted)
     if frame.empty:
-        raise ValueError(f"{folder / RUNS} has no runs of study={rules.study} or study={rules.study}_rates")
+        raise DataError(f"{folder / RUNS} has no runs of study={rules.study} or study={rules.study}_rates")
     expected = expected_runs(rules, submission.overrides, submitted, retrained)
     return Opened(
         config=config, folder=folder, submission=submission, rules=rules, submitted=submitted,
@@ -233,7 +239,7 @@ def retrain_problems(opened: Opened) -> Iterator[str]:
     frame = opened.frame.assign(name=names_of(opened.frame))
     chosen = frame[frame["name"].str.contains(opened.config.run, regex=False)]
     if chosen.empty:
-        raise ValueError(f"run={opened.config.run}: no run has this name")
+        raise ConfigError(f"run={opened.config.run}: no run has this name")
     groups = [chosen]
     if not opened.config.run:  # the learning rate follows from the scores of tuning runs
         groups = [

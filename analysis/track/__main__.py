@@ -33,7 +33,7 @@ from analysis.track.frame import track_frame
 from analysis.track.overview import overview
 from analysis.track.page import TrackResults, fill_page, track_markdown
 from analysis.track.results import carried_over, held_out, history, score_table, scored_runs
-from analysis.track.rules import Track, read_track
+from analysis.track.rules import Track, check_backbones, read_track
 from analysis.track.runs import listed, missing, show_plan, sweep, train
 from analysis.track.tuning import write_rates
 from experiments.config import CONF
@@ -110,6 +110,8 @@ def prepare(config: TrackConfig) -> Part:
     if config.publish and not (DOCS / f"{track.name}.md").exists():
         raise ValueError(f"--publish writes into {DOCS / track.name}.md of a checkout, which is not there")
     workloads = [track.workload(name).name for name in _names(config.workloads)]
+    backbones = _names(class_paths(config.add or config.backbones)) or track.backbones
+    check_backbones(backbones, config.config_dir)
     overrides = [f"runs={config.runs}"]
     overrides += [f"hydra.searchpath=[file://{Path(config.config_dir).resolve()}]"] * bool(config.config_dir)
     tuning, test = list(overrides), [*overrides, *([f"seed={config.seeds}"] if config.seeds else [])]
@@ -129,7 +131,7 @@ def prepare(config: TrackConfig) -> Part:
     return Part(
         track=track,
         workloads=workloads or [workload.name for workload in track.workloads],
-        backbones=_names(class_paths(config.add or config.backbones)) or track.backbones,
+        backbones=backbones,
         tuning_overrides=tuning,
         test_overrides=test,
         runs=Path(config.runs),

@@ -7,6 +7,7 @@ comparison, ``study=compare``, whose workloads are tasks.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +16,7 @@ from typing import Any
 from experiments.config import CONF
 from experiments.config.structured import typed
 from experiments.config.study import WorkloadConfig
-from experiments.runtime.errors import nearest
+from experiments.runtime.errors import ConfigError, nearest
 from experiments.runtime.yaml_state import read_yaml
 
 MAIN = "laptop"
@@ -114,6 +115,17 @@ def read_track(name: str, config_dir: str = "") -> Track:
         stored=tree["study"].get("stored"),
         miniature=list(tree["study"].get("miniature") or []),
     )  # fmt: skip
+
+
+def check_backbones(names: Sequence[str], config_dir: str = "") -> None:
+    """Raise ConfigError if a backbone has no YAML; classes and patterns are left to Hydra."""
+    roots = [*([Path(config_dir)] if config_dir else []), CONF]
+    for name in names:
+        if re.fullmatch(r"[\w/-]+", name) and _find(roots, f"backbone/{name}.yaml") is None:
+            options = {path.stem for root in roots for path in (root / "backbone").glob("*.yaml")}
+            raise ConfigError(
+                f"backbone={name}: there is no conf/backbone/{name}.yaml{nearest(name, options)}"
+            )
 
 
 def _workload(roots: Sequence[Path], group: str, name: str) -> Workload:

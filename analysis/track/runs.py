@@ -14,12 +14,13 @@ import pandas as pd
 from analysis.track.rules import Track
 from experiments.config.study import typed_command
 from experiments.runtime.child_processes import run_python
+from experiments.runtime.errors import ConfigError
 from experiments.runtime.run_status import FINAL
 
 DIVERGED = 4
 """Exit code of ``experiments.train`` if a run diverged, which is a result."""
 REFUSED = 2
-"""Its exit code if a run was rejected but the remaining runs were trained, which is a row of the table."""
+"""Exit code if a run was rejected and the remaining runs were not, which is a row of the table."""
 DONE = ("done", "stored")
 
 
@@ -31,12 +32,14 @@ def sweep(track: Track, study: str, workload: str, backbones: Sequence[str], *mo
 def listed(overrides: Sequence[str]) -> pd.DataFrame:
     """Return the runs of a sweep: task, backbone, cell, digest, seed, status, refused, words (its overrides).
 
-    Raises ValueError if the command fails for all of them.
+    Raises ConfigError if the command fails for all of them.
     """
     done = run_python(["-m", "experiments.plan", *overrides, "--list"], capture=True)
     lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
     if not lines:
-        raise ValueError(f"{typed_command('plan', *overrides)}: {done.stderr.strip() or 'no run was listed'}")
+        raise ConfigError(
+            f"{typed_command('plan', *overrides)}: {done.stderr.strip() or 'no run was listed'}"
+        )
     columns = ["task", "backbone", "cell", "digest", "seed", "status", "refused", "words"]
     return pd.DataFrame(map(json.loads, lines)).reindex(columns=columns)
 
@@ -56,6 +59,8 @@ def train(overrides: Sequence[str]) -> None:
 
 
 def show_plan(overrides: Sequence[str]) -> None:
-    """Print the cost of the runs of a sweep."""
+    """Print the cost of the runs of a sweep. Raises ValueError if the command fails."""
     print(typed_command("plan", *overrides), flush=True)
-    run_python(["-m", "experiments.plan", *overrides])
+    code = run_python(["-m", "experiments.plan", *overrides]).returncode
+    if code not in (0, REFUSED):
+        raise ValueError(f"the command above ended with exit code {code}: see its message")

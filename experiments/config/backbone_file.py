@@ -18,6 +18,11 @@ def class_paths(value: str) -> str:
 
     Raises ConfigError if there is no such file or class, or Python imports no module from the file.
     """
+    for word in value.split(","):
+        file, _, name = word.rpartition(":")
+        others = [Path(file), Path(f"{file}.py")] if file and not file.endswith(".py") else []
+        if any(path.expanduser().is_file() for path in others):
+            raise ConfigError(f"backbone={word}: {file} is no Python file: write FILE.py:{name}")
     return _FILE.sub(lambda match: _class_path(match[0], match[1], match[2] or ""), value)
 
 

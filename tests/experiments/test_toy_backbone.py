@@ -207,6 +207,7 @@ def test_it_is_trained_from_its_file_without_a_yaml(toy: Path, capfd: pytest.Cap
         ("my_tpy.py:Toy", "there is no file {toy}/my_tpy.py; did you mean 'my_toy.py'?"),
         ("my_toy.py:RuningMean", "no class 'RuningMean' in {toy}/my_toy.py; did you mean 'RunningMean'?"),
         ("my_toy.py", "add the class, {toy}/my_toy.py:CLASS; options: ToyConfig, RunningMean, Toy"),
+        ("my_toy:Toy", "is no Python file: write FILE.py:Toy"),
         ("my-toy.py:Toy", "rename my-toy.py: Python imports a name of letters, digits and underscores"),
         ("broken.py:Toy", "line 1: "),
         ("numpy.py:Toy", "set PYTHONPATH={toy}, or rename the file"),

@@ -86,5 +86,58 @@ def test_a_folder_that_cannot_be_read_is_rejected_with_the_reason(
         honest = {"study": "compare", "overrides": ["backbone=decoder"], "authors": "A. Author"}
         (tmp_path / "submission.yaml").write_text(yaml.safe_dump(honest | record))
     assert main([str(tmp_path)]) == 3
-    assert reason in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert reason in printed
+    assert "Error" not in printed
     assert main([f"{tmp_path}/none"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        ([], "name the folder of a submission"),
+        (["submission.zip"], "unpack the submission"),
+        (["submision"], "did you mean 'submission'?"),
+    ],
+)
+def test_what_is_no_folder_is_one_error(
+    words: list[str],
+    reason: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "submission").mkdir()
+    (tmp_path / "submission.zip").touch()
+    assert main(words) == 2
+    error = capsys.readouterr().err
+    assert reason in error
+    assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        pytest.param(
+            ["study=track/cpu", "track/cpu=parity", "backbone=decoder"],
+            "runs/ has no runs of",
+            marks=pytest.mark.full,
+        ),
+        pytest.param(["study=compare", "backbone=decodr"], "did you mean 'decoder'?", marks=pytest.mark.full),
+        (["study=capacity", "backbone=decoder"], "takes no submissions"),
+    ],
+)
+def test_a_model_without_runs_is_not_submitted(
+    words: list[str],
+    reason: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert submit.main([*words, "authors=A. Author"]) == 2
+    error = capsys.readouterr().err
+    assert reason in error
+    assert error.count("\n") == 1
+    assert not (tmp_path / "submission").exists()

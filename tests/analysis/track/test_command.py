@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 
 from analysis.track.__main__ import TrackConfig, main, prepare
+from analysis.track.rules import check_backbones
 from experiments.runtime.errors import ConfigError
 from tests.experiments.test_toy_backbone import PYTHON, YAML
 
@@ -95,11 +96,25 @@ def test_before_a_track_has_run_its_cost_is_printed_and_there_are_no_tables(
 ) -> None:
     words = ["toy", f"config_dir={toy}/conf", f"runs={toy}/runs"]
     assert main([*words, "--dry-run"]) == 0, capfd.readouterr().err
-    assert "decoder-lookup-nano" in capfd.readouterr().out
+    assert "decoder" in capfd.readouterr().out
     assert main([*words, "--tables"]) == 2
     error = capfd.readouterr().err
     assert error.startswith("error: no run of the track toy is in ")
     assert error.count("\n") == 1
+
+
+def test_a_backbone_that_does_not_exist_is_one_error_before_any_plan(
+    toy: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    words = ["toy", f"config_dir={toy}/conf", f"runs={toy}/runs"]
+    assert main([*words, "backbones=decoder,decodr", "--dry-run"]) == 2
+    printed = capfd.readouterr()
+    assert printed.out == ""
+    assert "did you mean 'decoder'?" in printed.err
+    assert printed.err.count("\n") == 1
+    (toy / "conf" / "backbone").mkdir()
+    (toy / "conf" / "backbone" / "decodr.yaml").touch()
+    check_backbones(["decodr", "my_mixer.MyMixer", "glob(mamba*)"], f"{toy}/conf")
 
 
 @pytest.mark.full

@@ -68,8 +68,9 @@ def test_a_process_of_a_live_view_prints_nothing_and_keeps_its_lines(
 
 def test_names_in_brackets_are_printed_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
     """They are no markup, and a long line is not broken."""
-    Console("[red]x").log("[bold]" + "long " * 100)
-    assert capsys.readouterr().out == "[[red]x] [bold]" + "long " * 100 + "\n"
+    text = " ".join(["[bold]", *["long"] * 100])
+    Console("[red]x").log(text)
+    assert capsys.readouterr().out == f"[[red]x] {text}\n"
 
 
 def test_progress_is_a_bar_on_a_terminal_and_nothing_elsewhere(capsys: pytest.CaptureFixture[str]) -> None:
