@@ -10,8 +10,11 @@ import pandas as pd
 from analysis.load.scale_order import scale_groups
 from analysis.stats.arms import arm_table, study_setting
 from analysis.stats.grid import Grid
-from analysis.stats.intervals import wilson_interval
+from analysis.stats.intervals import mean_interval, wilson_interval
 
+BITS = "test_bits_per_answer"
+"""Column of the cross-entropy of an answer."""
+BITS_NOTE = "bits per answer: cross-entropy, mean over seeds with its 95% interval."
 NOTE = (
     "A run that diverged or ran out of memory has not solved its task; runs still going on are left out. The "
     "interval is Wilson's, 95%, over seeds."
@@ -23,14 +26,18 @@ SPAN, JUMP = 0.1, 0.5
 """Ranges of a model's accuracies over its seeds above which models are compared by solve counts: ``SPAN`` if
 its seeds are on both sides of ``study.solved``, ``JUMP`` in any case."""
 
-COLUMNS = ["task", "scale", "arm", "threshold", "solved", "runs", "rate", "low", "high"]
+COLUMNS = [
+    *["task", "scale", "arm", "threshold", "solved", "runs", "rate", "low", "high"],
+    *["bits", "bits_margin"],
+]
 
 
 def solve_rates(frame: pd.DataFrame) -> pd.DataFrame:
     """Return a row for each arm of a task with an accuracy, in the order of its table; columns: ``COLUMNS``.
 
     ``rate`` is the fraction ``solved`` / ``runs`` of the runs that have ended, ``low`` to ``high`` its
-    interval. Empty if the study does not set ``solved``.
+    interval; ``bits`` is the mean cross-entropy of an answer, plus or minus ``bits_margin``; NaN for runs
+    that have not recorded it. Empty if the study does not set ``solved``.
     """
     rows: list[dict[str, object]] = []
     for (task, scale), group in scale_groups(frame):
@@ -40,13 +47,16 @@ def solve_rates(frame: pd.DataFrame) -> pd.DataFrame:
         ended = group[~group["status"].isin(["incomplete", "preempted"])]
         arms = arm_table(group).query("kind == 'arm'")
         for model in [model for model in arms["arm"] if model in set(ended["arm"])]:
-            scores = ended[ended["arm"] == model]["score"]
+            of_model = ended[ended["arm"] == model]
+            scores = of_model["score"]
+            bits = mean_interval(of_model[BITS].dropna().tolist() if BITS in of_model else [])
             solved, runs = int((scores >= float(threshold)).sum()), len(scores)
             low, high = wilson_interval(solved, runs)
             rows.append(
                 {
                     "task": task, "scale": scale, "arm": model, "threshold": float(threshold),
                     "solved": solved, "runs": runs, "rate": solved / runs, "low": low, "high": high,
+                    "bits": bits.mean, "bits_margin": bits.half_width,
                 }
             )  # fmt: skip
     return pd.DataFrame(rows, columns=COLUMNS)
@@ -77,18 +87,26 @@ def solve_counts(runs: pd.DataFrame) -> dict[str, tuple[int, int]] | None:
 
 def solved_grid(rows: pd.DataFrame) -> Grid:
     """Return the solve rates of one task and scale as text."""
-    row = rows.iloc[0]
+    row, has_bits = rows.iloc[0], bool(rows["bits"].notna().any())
     return Grid(
         title=f"Solve rate, {row['task']}, {row['scale']}: share of seeds at {row['threshold']:g} or more",
-        head=["arm", "seeds that solve it", "rate", "95% interval"],
+        head=["arm", "seeds that solve it", "rate", "95% interval", *["bits per answer"] * has_bits],
         rows=[
             [
                 str(row["arm"]),
                 f"{row['solved']} of {row['runs']}",
                 f"{row['rate']:.2f}",
                 f"{row['low']:.2f} to {row['high']:.2f}",
+                *[_bits(row)] * has_bits,
             ]
             for _, row in rows.iterrows()
         ],
-        note=NOTE,
+        note=f"{BITS_NOTE} {NOTE}" if has_bits else NOTE,
     )
+
+
+def _bits(row: pd.Series) -> str:
+    """Return the mean cross-entropy of an answer with its margin; a dash if it was not recorded."""
+    if pd.isna(row["bits"]):
+        return "-"
+    return f"{row['bits']:.3f}" + ("" if pd.isna(row["bits_margin"]) else f" ± {row['bits_margin']:.3f}")

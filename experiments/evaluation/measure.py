@@ -40,7 +40,7 @@ EVALUATION_SEED = 0
 """Seed of evaluation for all seeds of runs: they use the same examples and masks."""
 
 
-FIELDS = ("accuracy_B", "nats_B", "bytes_B", "cluster_B", "slices_BK")
+FIELDS = ("accuracy_B", "nats_B", "answers_B", "bytes_B", "cluster_B", "slices_BK")
 
 WHOLE_SPLIT_TOKENS = 2**24
 """A split with more tokens than this, the contexts counted, is sampled: at 2**24 tokens, what the sample adds
@@ -176,6 +176,8 @@ def measure(
     records = [record for score in scores for record in score.records]
     pooled = scores[0].accuracy_B is not None or scores[0].nats_B is not None
     metrics = [summarise(scores, objective, split, available)] if pooled else []
+    if scores[0].answers_B is not None:
+        metrics.append(bits_per_answer(scores, split, available))
     sums_NK = _joined([s.slices_BK for s in scores])
     if slices is not None and len(sums_NK):
         metrics[0] = replace(
@@ -324,6 +326,27 @@ def summarise(scores: list[Score], objective: Objective, split: str, available: 
     has_documents = any(s.cluster_B is not None for s in scores)
     groups = DOCUMENTS if has_documents else JACKKNIFE_GROUPS
     return _with_errors(metric, nats_to_bits(nats_N), bytes_N, cluster_N, available, groups)
+
+
+def bits_per_answer(scores: list[Score], split: str, available: int | None) -> Metric:
+    """Return the cross-entropy of the answers: it still changes where an accuracy stays at chance or at 1."""
+    nats_N, answers_N = _joined([s.nats_B for s in scores]), _joined([s.answers_B for s in scores])
+    cluster_N = _joined([s.cluster_B for s in scores])
+    metric = Metric(
+        name="bits_per_answer",
+        split=split,
+        value=nats_to_bits(nats_N.sum()) / answers_N.sum(),
+        unit="bits/answer",
+        direction="lower",
+        averaging="micro: all bits over all answers",
+        likelihood=None,
+        estimator="cross-entropy of each answer, all answers hidden",
+        samples=1,
+        standard_error=math.nan,
+        items=len(nats_N),
+    )
+    cluster_N = cluster_N if len(cluster_N) else np.arange(len(nats_N), dtype=np.float64)
+    return _with_errors(metric, nats_to_bits(nats_N), answers_N, cluster_N, available)
 
 
 def _with_errors(

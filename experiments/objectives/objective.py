@@ -133,12 +133,14 @@ class Score:
     """Scores of each sequence of a batch; float64, so that sums are exact enough."""
 
     nats_B: Tensor | None = None
-    """Estimated -log p (or the bound, or the pseudo-likelihood) of the scored text; of all answers, each
-    given the context, where they are facts."""
+    """Estimated -log p (or the bound, or the pseudo-likelihood) of the scored text; of answers, the sum of
+    their cross-entropies, each given the context."""
     bytes_B: Tensor | None = None
     """Bytes that ``nats_B`` is about."""
     accuracy_B: Tensor | None = None
     """Fraction of the answers given correctly."""
+    answers_B: Tensor | None = None
+    """Number of answers that ``nats_B`` is about; None if it is about text."""
     cluster_B: Tensor | None = None
     """The group that each sequence belongs to, as in the batch."""
     by_token: TokenScores | None = None
@@ -252,12 +254,13 @@ class Objective(ABC):
         view = self.answer_view(batch).to(device)
         logits_BTV, is_answer_BT = self.logits(view.run(model), view), view.weight_BT > 0
         correct = (logits_BTV.argmax(-1) == view.target_BT) & is_answer_BT
-        accuracy = correct.double().sum(1) / is_answer_BT.double().sum(1)
-        nats_B = None
-        if self.task.knowledge is not None:
-            nats_BT = F.cross_entropy(logits_BTV.float().mT, view.target_BT, reduction="none")
-            nats_B = nats_BT.masked_fill(~is_answer_BT, 0).double().sum(1).cpu()
-        return Score(accuracy_B=accuracy.cpu(), nats_B=nats_B)
+        answers_B = is_answer_BT.double().sum(1)
+        accuracy_B = correct.double().sum(1) / answers_B
+        nats_BT = torch.zeros_like(view.weight_BT, dtype=torch.float64)
+        nats_BT[is_answer_BT] = F.cross_entropy(
+            logits_BTV[is_answer_BT].float(), view.target_BT[is_answer_BT], reduction="none"
+        ).double()
+        return Score(accuracy_B=accuracy_B.cpu(), nats_B=nats_BT.sum(1).cpu(), answers_B=answers_B.cpu())
 
     def summarise(self, records: Sequence[Any], split: str) -> list[Metric]:
         """Compute the metrics of a split from the records of its sequences in order, the table's first."""

@@ -49,6 +49,17 @@ def test_the_table_stands_below_that_of_the_scores(study: Path) -> None:
     assert "| decoder | 3 of 4 | 0.75 | 0.30 to 0.95 |" in render_markdown(frame)
 
 
+def test_the_cross_entropy_of_an_answer_stands_beside_the_rate(study: Path) -> None:
+    frame = load_study(study, "solve")
+    decoder = frame["backbone"].eq("decoder") & frame["score"].lt(1.5)
+    frame.loc[decoder, "test_bits_per_answer"] = [0.1, 0.2, 0.3]
+    grid = solved_grid(solve_rates(frame))
+    assert grid.head[-1] == "bits per answer"
+    # Student's quantile with two degrees of freedom, 4.3027, times 0.1 / sqrt(3).
+    assert [row[-1] for row in grid.rows] == ["0.200 ± 0.248", "-"]
+    assert (grid.note or "").startswith("bits per answer: ")
+
+
 def test_it_is_shown_only_where_a_study_asks(study: Path) -> None:
     frame = load_study(study, "solve")
     assert solve_rates(frame.assign(solved=float("nan"))).empty

@@ -252,10 +252,15 @@ def test_recall_is_solved_by_looking_up_and_not_by_guessing(knows, expected):
             return Output(logits_BTV=logits_BTV, hidden_BTD=logits_BTV)
 
     model, objective = Reader(task.vocabulary.size), CausalLM(CausalLMConfig(), task)
-    metric = first_metric(model, objective, task, "test", examples=1000, batch_size=300, **CPU)
-    assert metric.items == 1000
+    metric, bits = measure(model, objective, task, "test", examples=1000, batch_size=300, **CPU)
+    assert metric.items == bits.items == 1000
     assert abs(metric.value - expected) <= 4 * metric.standard_error
     assert knows == (metric.standard_error == 0)
+    # A logit of 1 at the guess and 0 elsewhere: log(V - 1 + e) nats, and one less where the guess is right.
+    nats = math.log(task.vocabulary.size - 1 + math.e) - metric.value
+    assert (bits.name, bits.unit, bits.direction) == ("bits_per_answer", "bits/answer", "lower")
+    assert bits.value == pytest.approx(nats / math.log(2), rel=1e-6)
+    assert bits.standard_error == pytest.approx(metric.standard_error / math.log(2), rel=1e-6, abs=1e-9)
 
 
 def test_the_split_may_hold_fewer_examples_than_wanted_but_not_one():

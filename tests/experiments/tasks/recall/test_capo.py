@@ -110,7 +110,7 @@ def test_stored_bits_of_models_that_know_a_share(share: float, kind: str) -> Non
     objective: Objective = CausalLM(CausalLMConfig(), task)
     if kind == "masked":
         objective = MaskedLM(MaskedLMConfig(), task)
-    total, each, accuracy = measure(
+    total, each, accuracy, _ = measure(
         Knows(task, share), objective, task, "test", examples=None, batch_size=16, precision="fp32"
     )
     expected = 150 * (4 + math.log2(share + (1 - share) / 16))
