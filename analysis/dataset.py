@@ -31,6 +31,10 @@ DESCRIPTION = (
     "has the runs of a study, a row for each run, failures included."
 )
 URL = "https://www.apache.org/licenses/LICENSE-2.0"
+CITATION = (
+    "@software{archbench, author = {{The archbench authors}}, year = {2026}, "
+    "title = {archbench: a fair benchmark suite for sequence-model architectures}}"
+)
 TERMS = (
     "citeAs column equivalentProperty extract field fileObject fileProperty fileSet format includes "
     "isLiveDataset jsonPath key md5 parentField path recordSet references regex repeated replace "
@@ -117,6 +121,7 @@ def croissant(frames: Sequence[Frame]) -> dict[str, Any]:
         "description": DESCRIPTION,
         "conformsTo": "http://mlcommons.org/croissant/1.0",
         "license": URL,
+        "citeAs": CITATION,
         "version": importlib.metadata.version("archbench").partition(".dev")[0],
         "distribution": [
             {

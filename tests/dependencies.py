@@ -167,7 +167,8 @@ def main() -> int:
         code = run_commands(python.with_name("archbench"), desk)
         if options.commands:
             return code
-        install_dependencies(python.parent.parent, options.resolution, "--extra", "dev")
+        tools = ("--extra", "dev", "mlcroissant>=1.1")
+        install_dependencies(python.parent.parent, options.resolution, *tools)
         print_versions(python)
         return run_tests(python) or code
 

@@ -44,6 +44,18 @@ def test_croissant_has_the_hash_and_the_columns_of_each_frame(folder: Path) -> N
     }  # fmt: skip
 
 
+def test_mlcroissant_validates_the_metadata_and_reads_frames(folder: Path) -> None:
+    """It is not installed with ``[dev]``: it brings type stubs of pandas, which mypy would use."""
+    mlcroissant = pytest.importorskip("mlcroissant", reason="needs mlcroissant: pip install mlcroissant")
+    assert main([f"folder={folder}"]) == 0
+    dataset = mlcroissant.Dataset(folder / "croissant.json")
+    assert [record["mine/seed"] for record in dataset.records("mine")] == [0, 1]
+    assert not dataset.metadata.ctx.issues.errors
+    (folder / "mine.parquet").write_bytes((folder / "other.parquet").read_bytes())
+    with pytest.raises(Exception, match="mine.parquet"):
+        list(mlcroissant.Dataset(folder / "croissant.json").records("mine"))
+
+
 def test_a_folder_without_frames_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([f"folder={tmp_path}"]) == 3
     assert "has no Parquet files" in capsys.readouterr().err
