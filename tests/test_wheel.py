@@ -114,7 +114,7 @@ def test_the_commands_to_a_verdict_run_in_an_empty_folder(archbench: Path, tmp_p
     assert dry_run == [*track, "--dry-run"]
     write_mixer(tmp_path)
     few = ("trainer.test_examples=8", "trainer.validation_examples=8")
-    shown = run(archbench, tmp_path, *train, *SHORT, *few, "device=cpu")
+    shown = run(archbench, tmp_path, *train, *SHORT, *few, "device=cpu", "device.threads=1")
     assert "accuracy" in shown
     assert len(list(tmp_path.glob("runs/single/my_mixer.MyMixer-recall_8_pairs-*/s0/result.json"))) == 1
     shown = run(archbench, tmp_path, *dry_run)

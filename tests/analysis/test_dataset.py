@@ -52,7 +52,7 @@ def test_mlcroissant_validates_the_metadata_and_reads_frames(folder: Path) -> No
     assert [record["mine/seed"] for record in dataset.records("mine")] == [0, 1]
     assert not dataset.metadata.ctx.issues.errors
     (folder / "mine.parquet").write_bytes((folder / "other.parquet").read_bytes())
-    with pytest.raises(Exception, match="mine.parquet"):
+    with pytest.raises(Exception, match="mine"):
         list(mlcroissant.Dataset(folder / "croissant.json").records("mine"))
 
 

@@ -139,7 +139,7 @@ def test_no_secret_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 def test_provenance_names_code_versions_device_and_kernels() -> None:
     found = provenance("k", torch.device("cpu"), "bf16", DATA, {"scan": "torch"})
-    assert found.versions["torch"] == torch.__version__
+    assert torch.__version__.startswith(found.versions["torch"])  # which may leave out +cu132
     assert set(PACKAGES) < set(found.versions)
     assert found.device.name == "cpu"
     assert found.device.processor

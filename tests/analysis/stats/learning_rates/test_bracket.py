@@ -114,7 +114,7 @@ def test_a_search_can_be_resumed_anywhere(seed: int) -> None:
         rate = order.pop()
         replayed[rate] = losses[rate]
         shuffled = dict(sorted(replayed.items(), key=lambda _: rng.random()))
-        assert tune(shuffled, SEEDS) == tune(replayed, SEEDS)
+        assert repr(tune(shuffled, SEEDS)) == repr(tune(replayed, SEEDS))  # NaN does not equal NaN
         order = order or list(tune(replayed, SEEDS).next_rates)
     assert replayed == losses
 

@@ -83,7 +83,8 @@ def test_two_models_a_baseline_and_few_seeds_are_compared_by_counts_alone() -> N
     against = solve_verdicts(counted(scores), scores, baseline="c")
     assert against == solve_verdicts(counted(scores), baseline="c")
     short = {name: own[:4] for name, own in scores.items()}
-    assert solve_verdicts(counted(short), short) == solve_verdicts(counted(short))
+    by_counts = solve_verdicts(counted(short))
+    assert repr(solve_verdicts(counted(short), short)) == repr(by_counts)  # NaN does not equal NaN
 
 
 def test_five_seeds_say_what_would_decide() -> None:
