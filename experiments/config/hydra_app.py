@@ -52,7 +52,7 @@ from experiments.runtime.child_processes import (
     is_worker,
     note_stop,
 )
-from experiments.runtime.errors import ConfigError, Preempted, RunError
+from experiments.runtime.errors import ConfigError, Preempted, RunError, to_run_error
 from experiments.runtime.imports import check_one_root
 from experiments.runtime.machine import process_rank
 from experiments.runtime.preemption import ends_at_signals, is_default
@@ -127,6 +127,11 @@ def start(
         _fail("at least one run failed, for the reason printed above", error.exit_code)
     except (HydraException, OmegaConfBaseException) as error:
         _fail(explain(error, config_name), 2)
+    except OSError as error:  # Hydra makes the folder of a sweep first
+        if error.filename is None:
+            raise
+        failure = to_run_error(error)
+        _fail(str(failure), failure.exit_code)
     except ValueError as error:
         if not str(error).startswith("Config group override"):  # Hydra's complaint about GROUP=null
             raise

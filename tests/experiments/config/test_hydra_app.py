@@ -70,3 +70,16 @@ def test_a_byte_order_mark_hides_no_package_of_a_study_file(
     seeds: list[int] = []
     start(lambda cfg: seeds.append(cfg.seed))
     assert seeds == [7]
+
+
+def test_a_sweep_whose_folder_cannot_be_made_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HYDRA_FULL_ERROR", "1")  # the entry point sets it; this takes it back
+    (tmp_path / "file").touch()
+    monkeypatch.setattr(sys, "argv", ["train", f"runs={tmp_path}/file/runs", "seed=1,2", "-m"])
+    GlobalHydra.instance().clear()
+    with pytest.raises(SystemExit) as ended:
+        start(lambda cfg: None)
+    assert ended.value.code == 6
+    assert re.fullmatch("error: storage fails: .*file/runs.*\n", capsys.readouterr().err)
