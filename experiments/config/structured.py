@@ -189,6 +189,21 @@ def first_line(error: Exception) -> str:
     return str(error).strip().splitlines()[0]
 
 
+def installed_folders() -> frozenset[Path]:
+    """Return the folders of installed packages: those of this Python, and others on the path of modules.
+
+    The latter are of another environment, named by PYTHONPATH or a .pth file.
+    """
+    folders = [path for name, path in sysconfig.get_paths().items() if name.endswith("lib")]
+    folders += [*site.getsitepackages(), site.getusersitepackages()]
+    folders += [path for path in sys.path if Path(path).name in ("site-packages", "dist-packages")]
+    return frozenset(Path(folder).resolve() for folder in folders)
+
+
+INSTALLED = installed_folders()
+"""Computed before any code of the user is imported, which could change the path of modules."""
+
+
 def is_own(top: str) -> bool:
     """Return False for modules of the standard library and of installed packages. Imports nothing."""
     if top in sys.stdlib_module_names or top in sys.builtin_module_names:
@@ -200,9 +215,7 @@ def is_own(top: str) -> bool:
     if spec is None:
         return True  # no such module: importing it raises the error
     files = [spec.origin] if spec.origin else list(spec.submodule_search_locations or [])
-    installed = {Path(path).resolve() for name, path in sysconfig.get_paths().items() if name.endswith("lib")}
-    installed |= {Path(path).resolve() for path in [*site.getsitepackages(), site.getusersitepackages()]}
-    return not any(Path(file).resolve().is_relative_to(folder) for file in files for folder in installed)
+    return not any(Path(file).resolve().is_relative_to(folder) for file in files for folder in INSTALLED)
 
 
 def user_code_location(error: Exception) -> str:
