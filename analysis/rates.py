@@ -30,11 +30,10 @@ from pathlib import Path
 import pandas as pd
 import rich.box
 import yaml
-from rich.console import Console
 from rich.table import Table
 
 from analysis.files import write
-from analysis.load.scale_order import scale_groups
+from analysis.load.scale_order import scale_groups, task_label
 from analysis.load.study import load_history, load_study
 from analysis.stats.learning_rates.choice import (
     MIN_RATES,
@@ -51,7 +50,7 @@ from analysis.stats.warnings import condition_warnings
 from experiments.config.options import run_command
 from experiments.config.study import typed_command
 from experiments.runtime.child_processes import run_python
-from experiments.runtime.console import WIDTH, plural
+from experiments.runtime.console import plural, print_tables
 
 MAX_ROUNDS = 8
 """Rounds of a search: four decades. An optimum further out is a mistake somewhere else."""
@@ -91,7 +90,7 @@ def render(rates: pd.DataFrame, best: pd.DataFrame) -> list[Table]:
     for (task, scale), arms in scale_groups(best):
         table_rates = rates[(rates["task"] == task) & (rates["scale"] == scale)]
         grid = sorted(table_rates["learning_rate"].unique())
-        title = f"{task}, {scale}: validation by learning rate, best in [ ]"
+        title = f"{task_label(task, scale)}: validation by learning rate, best in [ ]"
         table = Table(box=rich.box.SIMPLE, title=title)
         table.add_column("model")
         for rate in grid:
@@ -236,9 +235,7 @@ def publish_rates(swept: Swept) -> None:
     comments = "".join(f"# Warning: {warning}.\n" for warning in swept.warnings)
     path = Path(config.runs) / config.study / "analysis" / "rates.yaml"
     write(path, comments + yaml.safe_dump(chosen(config.study, best), sort_keys=False))
-    console = Console(width=None if sys.stdout.isatty() else 118, highlight=False)
-    for table in render(rates, best):
-        console.print(table)
+    print_tables(*render(rates, best))
     print("decades: of learning rate, within 5% of the best result")
     if not best["chosen"].all():
         print("*: the best number of sequences a step")
@@ -261,9 +258,7 @@ def publish_rates(swept: Swept) -> None:
 def publish_grid(swept: Swept) -> None:
     """Print the points of each grid, the best first."""
     print(f"study={swept.config.study} varies more than the learning rate: {swept.mixed}.")
-    console = Console(width=None if sys.stdout.isatty() else WIDTH, highlight=False)
-    for table in render_grid(swept.grid):
-        console.print(table)
+    print_tables(*render_grid(swept.grid))
     print(
         "Means over seeds, 95% t-intervals. Validation chose, so only the chosen point's test score counts."
     )

@@ -16,10 +16,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import rich.box
-import rich.console
-import rich.table
-
 from analysis.figures.files import figure_bytes
 from analysis.files import csv_text, write
 from analysis.findings import published_page
@@ -33,12 +29,12 @@ from analysis.findings.published_verdicts import page_of
 from analysis.findings.verdicts import Finding, judge, runs_of
 from analysis.load.records import read_records
 from experiments.config.options import run_command
+from experiments.runtime.console import plain_table, print_tables
 from experiments.runtime.errors import nearest
 
 FIGURE = Path("findings") / "findings.svg"
 TABLE = Path("findings") / "findings.csv"
 PUBLISHED = Path("results") / "published.csv"
-WIDTH = 120
 """Characters of a line where the output is no terminal."""
 
 
@@ -93,11 +89,11 @@ def prepare(config: FindingsConfig) -> tuple[FindingsConfig, Decided]:
 def publish(config: FindingsConfig, decided: Decided) -> None:
     """Print the verdicts, and write the pages."""
     if decided.findings:
-        table = rich.table.Table("claim", "verdict", "difference", box=rich.box.SIMPLE_HEAD, pad_edge=False)
+        table = plain_table("claim", "verdict", "difference", left=("verdict",))
         for finding in decided.findings:
             label = f"{finding.name}: {finding.claim.claim}"
             table.add_row(label, finding.verdict, difference(finding))
-        rich.console.Console(highlight=False, width=None if sys.stdout.isatty() else WIDTH).print(table)
+        print_tables(table)
     if decided.published:
         print(published_page.text(decided.published), end="")
     if config.out:

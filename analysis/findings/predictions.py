@@ -15,9 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pandas as pd
-import rich.box
-import rich.console
-import rich.table
 
 from analysis.load.records import read_records
 from analysis.load.study import load_study
@@ -25,10 +22,9 @@ from analysis.stats.compute.multiplier import SAME_BUDGET
 from analysis.stats.compute.multipliers import compute_multipliers
 from analysis.tables.format import budget, interval_in_brackets, multiplier
 from experiments.config.options import run_command
+from experiments.runtime.console import plain_table, print_tables
 
 HOLDS, FAILS, UNDECIDED, NOT_RUN = "holds", "fails", "undecided", "not run"
-WIDTH = 100
-"""Characters of a line where the output is no terminal."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,13 +129,13 @@ def prepare(config: PredictionsConfig) -> list[Outcome]:
 def publish(outcomes: list[Outcome]) -> None:
     """Print a table of the predictions."""
     head = ("model", "FLOPs", "predicted multiplier", "measured", "verdict")
-    table = rich.table.Table(*head, box=rich.box.SIMPLE_HEAD, pad_edge=False)
+    table = plain_table(*head, left=("verdict",))
     for outcome in outcomes:
         predicted = interval_in_brackets(*outcome.predicted).strip()
         table.add_row(
             outcome.model, budget(outcome.flops), predicted, outcome.measured or "-", outcome.verdict
         )
-    rich.console.Console(highlight=False, width=None if sys.stdout.isatty() else WIDTH).print(table)
+    print_tables(table)
 
 
 def main(arguments: Sequence[str]) -> int:

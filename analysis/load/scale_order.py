@@ -13,6 +13,19 @@ TASK_SCALE = ["task", "scale"]
 """Columns that together identify one table: runs of one task at one scale."""
 
 UNITS = {"m": 1e6, "b": 1e9}
+BUDGET = re.compile(r"(\d+(?:\.\d+)?e\d+)_flops")
+"""Name of a scale with the training FLOPs of its models."""
+
+
+def task_label(task: object, scale: object) -> str:
+    """Return the name of a table in plain words: ``text, 1.3e11 training FLOPs``, ``recall, nano``."""
+    budget = BUDGET.fullmatch(str(scale))
+    return f"{task}, {budget[1]} training FLOPs" if budget else f"{task}, {scale}"
+
+
+def size_names(frame: pd.DataFrame) -> list[str]:
+    """Return the scales of runs whose names do not tell a budget, such as ``nano``."""
+    return [str(scale) for scale in sorted(frame["scale"].unique()) if not BUDGET.fullmatch(str(scale))]
 
 
 def scale_size(scale: str) -> float:

@@ -16,7 +16,6 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from rich.console import Console
 from rich.table import Table
 
 from analysis.load.study import load_history, load_study
@@ -24,13 +23,11 @@ from analysis.scaling.points import study_points
 from analysis.scaling.tables import checks, fit, multiplier_table, points_table, study_table
 from analysis.stats.warnings import condition_warnings
 from experiments.config.options import run_command
+from experiments.runtime.console import print_tables
 from experiments.runtime.errors import ConfigError, DataError, nearest
 
 CSV_COLUMNS = {"Model Size": "size", "Training FLOP": "flops", "loss": "loss"}
 """Columns of Epoch's reconstruction of the Chinchilla runs (Besiroglu et al. 2024), and ours for them."""
-
-WIDTH = 160
-"""Columns where the output is no terminal."""
 
 Shown = Table | str
 
@@ -128,9 +125,7 @@ def prepare(config: ScalingConfig) -> list[Shown]:
 
 def publish(parts: list[Shown]) -> None:
     """Print the tables."""
-    console = Console(width=None if sys.stdout.isatty() else WIDTH, highlight=False, soft_wrap=True)
-    for part in parts:
-        console.print(part, markup=False)
+    print_tables(*parts)
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -23,7 +23,6 @@ if __name__ == "__main__":  # before the imports below: see experiments.config.h
 from pathlib import Path
 from typing import Any
 
-import rich.console
 from omegaconf import DictConfig
 
 from architectures.backbone import Backbone
@@ -34,6 +33,7 @@ from experiments.config.schema import DeviceConfig, ScaleConfig
 from experiments.config.sections import plain_tree, with_target
 from experiments.config.structured import component, typed
 from experiments.objectives.objective import Objective
+from experiments.runtime.console import print_tables
 from experiments.runtime.errors import ConfigError, OutOfMemoryError, RunError
 
 
@@ -43,13 +43,12 @@ def benchmark(cfg: DictConfig) -> None:
     output = None if plan.request.output is None else Path(plan.request.output)
     if output is not None:
         check_file(output)
-    console = rich.console.Console(highlight=False, width=None if sys.stdout.isatty() else 180)
     rows = []
     for cell in plan.cells():
         rows.append(measure(plan, cell))
         if output is not None:
             append(output, rows[-1])
-    console.print(render(rows))
+    print_tables(render(rows), keys=3)
     bad = [row for row in rows if row["status"] != "complete" and not answers(row)]
     for row in bad:
         kind = OutOfMemoryError if row["status"] == "oom" else RunError

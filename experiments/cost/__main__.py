@@ -17,7 +17,6 @@ if __name__ == "__main__":  # before the imports below: see experiments.config.h
 
 from pathlib import Path
 
-import rich.console
 from omegaconf import DictConfig
 
 from architectures.backbone import Backbone
@@ -27,13 +26,14 @@ from experiments.config.structured import component, typed
 from experiments.cost.model_cost import CostConfig, CostReport, Pricing
 from experiments.cost.tables import render
 from experiments.runtime.atomic_io import write_json
+from experiments.runtime.console import print_tables
 from experiments.runtime.errors import ConfigError
 
 
 def cost(cfg: DictConfig) -> None:
     """Print the cost of a composed configuration, and write it to ``output``."""
     report = price(cfg)
-    rich.console.Console(highlight=False, width=None if sys.stdout.isatty() else 150).print(render(report))
+    print_tables(render(report))
     if cfg.output is not None:
         write_json(Path(cfg.output), report.tree())
 

@@ -35,7 +35,7 @@ def render(report: CostReport) -> RenderableType:
 
 
 REMARK = (
-    "Per token is the mean over the sequence. The longest context is that of each\nsequence of the batch, "
+    "Per token is the mean over the sequence. The longest context is that of each sequence of the batch, "
     "in the memory that the weights leave; activations are not counted."
 )
 
@@ -97,7 +97,7 @@ def weights_line(report: CostReport) -> str:
 def training_line(report: CostReport) -> str:
     return (
         f"Training with AdamW, mixed precision too: {size(report.training_bytes)}, {TRAINING_BYTES} bytes "
-        "for each parameter\n(float32 weight 4, gradient 4, two moments 8); activations come on top."
+        "for each parameter (float32 weight 4, gradient 4, two moments 8); activations come on top."
     )
 
 

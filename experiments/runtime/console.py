@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import datetime
 import math
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
 import rich.box
+import rich.cells
 import rich.console
 import rich.progress
 import rich.table
@@ -25,6 +27,8 @@ SILENT = "ARCHBENCH_SILENT"
 as the terminal has the live view of its sweep."""
 WIDTH = 80
 """Most columns of a line of text and tables, on a terminal and in a file."""
+TEXT_WIDTH = 22
+"""Columns of a text in a table from which it may be wrapped."""
 STYLES = {
     "done": "green",
     "complete": "green",
@@ -54,6 +58,68 @@ def plain_table(first: str, *others: str, left: tuple[str, ...] = ()) -> rich.ta
     for name in others:
         table.add_column(name, justify="left" if name in left else "right", overflow="fold")
     return table
+
+
+def fit(table: rich.table.Table, keys: int = 1, width: int = WIDTH) -> list[rich.table.Table]:
+    """Return a table as tables of at most ``width`` columns; columns without room follow in further tables.
+
+    Numbers are not wrapped; heads and text are.
+
+    Args:
+        table: its columns with numbers are aligned at the right.
+        keys: the number of first columns, which are repeated in each table.
+        width: columns of the terminal.
+    """
+    _, right, _, left = table.padding
+    between = right + left + (table.box is not None)
+    room = width - 2 * table.show_edge + (not table.show_edge)
+    parts = [table.columns[:keys]]
+    for column in table.columns[keys:]:
+        if sum(_least(part) + between for part in [*parts[-1], column]) > room and len(parts[-1]) > keys:
+            parts.append(table.columns[:keys])
+        parts[-1] = [*parts[-1], column]
+    tables = [_with_widths(table, columns, room - between * len(columns)) for columns in parts]
+    for further in tables[1:]:
+        further.title = None
+    return tables
+
+
+def _widest(texts: Iterable[object]) -> int:
+    lines = [line for text in texts for line in str(text).splitlines()]
+    return max(map(rich.cells.cell_len, lines), default=1)
+
+
+def _least(column: rich.table.Column) -> int:
+    """Return the least width of a column: its numbers, or a part of its text, and the words of its head."""
+    longest = _widest(column.cells)
+    words = _widest(str(column.header).split())
+    return max(words, longest if column.justify == "right" else min(longest, TEXT_WIDTH))
+
+
+def _with_widths(table: rich.table.Table, columns: list[rich.table.Column], room: int) -> rich.table.Table:
+    """Return a table of some columns that share ``room``: their least widths, then as much as they need."""
+    part = copy.copy(table)
+    part.columns = [copy.copy(column) for column in columns]
+    left = room - sum(map(_least, columns))
+    for column in part.columns:
+        least, full = _least(column), _widest([column.header, *column.cells])
+        more = max(0, min(full - least, left))
+        column.width, column.no_wrap, left = least + more, False, left - more
+    return part
+
+
+def print_tables(*parts: rich.console.RenderableType, keys: int = 1) -> None:
+    """Print tables, by ``fit``, and text in lines of at most ``WIDTH`` columns."""
+    console = table_console()
+    for part in parts:
+        if isinstance(part, rich.console.Group):
+            print_tables(*part.renderables, keys=keys)
+        elif isinstance(part, rich.table.Table):
+            part.title_justify = "left"
+            for table in fit(part, keys, console.width):
+                console.print(table)
+        else:
+            console.print(part, markup=False)
 
 
 def coloured(status: str) -> rich.text.Text:

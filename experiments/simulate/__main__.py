@@ -25,12 +25,10 @@ from experiments.config.hydra_app import start
 from experiments.config.options import take_options
 from experiments.config.sections import read_sections
 from experiments.runtime.atomic_io import write_json
+from experiments.runtime.console import print_tables
 
 if TYPE_CHECKING:
     from experiments.simulate.step import Simulation
-
-WIDTH = 120
-"""Characters of a line if the output is not a terminal."""
 
 _processes: list[int] = []
 _rows: list[tuple[str, int, Simulation]] = []
@@ -59,18 +57,17 @@ def main() -> None:
     start(_collect)
     if not _rows:
         return
-    console = rich.console.Console(highlight=False, width=None if sys.stdout.isatty() else WIDTH)
     simulations = [simulation for _, _, simulation in _rows]
     memory = [{"peak": simulation.peak} | simulation.memory for simulation in simulations]
     print("Memory of one process at the peak of a step, in MiB:")
-    console.print(_table(list(memory[0]), memory, 2**20))
+    print_tables(_table(list(memory[0]), memory, 2**20), keys=3)
     traffic = [simulation.traffic for simulation in simulations]
     print("Bytes that a process exchanges in a step, in MB:")
-    console.print(_table(sorted({kind for sizes in traffic for kind in sizes}), traffic, 1e6))
+    print_tables(_table(sorted({kind for sizes in traffic for kind in sizes}), traffic, 1e6), keys=3)
     seconds = [simulation.seconds for simulation in simulations]
     if all(None not in times.values() for times in seconds):
         print("Milliseconds of a step, at best, of computing and of exchanging by the device's links:")
-        console.print(_table(["computing", "exchanging"], seconds, 1e-3))
+        print_tables(_table(["computing", "exchanging"], seconds, 1e-3), keys=3)
     if config.output:
         content = [
             {

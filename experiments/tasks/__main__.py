@@ -20,6 +20,7 @@ import rich.table
 from omegaconf import DictConfig, OmegaConf
 
 from experiments.config.hydra_app import start
+from experiments.runtime.console import print_tables
 from experiments.runtime.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -124,12 +125,11 @@ def main() -> None:
     if not _checks and not _languages:
         sys.stderr.write("error: no generated task was chosen: take one such as task=recall\n")
         sys.exit(ConfigError.exit_code)
-    console = rich.console.Console(highlight=False, width=None if sys.stdout.isatty() else 150)
     if _checks:
-        console.print(render(_checks))
+        print_tables(render(_checks))
         print(f"(!) a shallow baseline reaches {SOLVED:.0%} or more.")
     if _languages:
-        console.print(render_languages(_languages))
+        print_tables(render_languages(_languages))
     failed = [check.task for check in _checks if check.oracle < 1]
     if failed:
         sys.stderr.write(f"error: the oracle does not reach 100% on {', '.join(failed)}\n")

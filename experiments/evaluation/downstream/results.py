@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib import metadata
@@ -21,7 +20,7 @@ from experiments.evaluation.downstream.answer_likelihood import AnswerScorer
 from experiments.objectives.diffusion.unmasking_sampler import UnmaskingObjective
 from experiments.run.load_model import LoadedModel
 from experiments.runtime.atomic_io import plain
-from experiments.runtime.console import plus_minus
+from experiments.runtime.console import plus_minus, print_tables
 from experiments.runtime.errors import ConfigError, DataError
 from experiments.tasks.metrics import jackknife
 
@@ -192,8 +191,7 @@ def generation_description(saved: LoadedModel) -> str:
 
 def print_table(rows: Sequence[Row]) -> None:
     """The table, in the order of the tasks; values common to all rows are below."""
-    console = rich.console.Console(highlight=False, width=None if sys.stdout.isatty() else 118)
-    console.print(table(rows))
+    print_tables(table(rows), keys=2)
     for line in below(rows):
         print(line)
 

@@ -45,6 +45,7 @@ from experiments.run.load_model import (
     read_run,
 )
 from experiments.run.model_files import is_run_folder
+from experiments.runtime.console import print_tables
 from experiments.runtime.device import configure_process, inference, torch_device
 from experiments.runtime.errors import ConfigError
 from experiments.runtime.seeds import stream
@@ -112,7 +113,7 @@ def sample_quality(cfg: DictConfig) -> None:
     if real:
         rows.append(_row(saved, judge, config, real, text="real"))
     print(f"{saved.description}, {how(saved, config)}\njudge: {judge.description}")
-    print(render(rows))
+    print_tables(render(rows), keys=2)
     if config.output is not None:
         write(rows, Path(config.output), f"{saved.description}; {how(saved, config)}; judge {config.judge}")
 

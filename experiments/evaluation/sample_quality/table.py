@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
-from experiments.runtime.console import plus_minus
+from rich.table import Table
+
+from experiments.runtime.console import plain_table, plus_minus
 from experiments.runtime.errors import ConfigError
 
 
@@ -43,20 +45,21 @@ class Row:
     """Tokens of all texts."""
 
 
-def render(rows: Sequence[Row]) -> str:
-    """The table in plain text."""
-    head = f"{'text':8} {'steps':>6} {'passes':>7} {'tok/s':>9} {'gen. perplexity':>18} {'bits/byte':>9} "
-    lines = [head + f"{'entropy':>14} {'dist-1':>6} {'dist-2':>6} {'dist-3':>6}"]
+def render(rows: Sequence[Row]) -> Table:
+    """Return the table."""
+    distinct = ("dist-1", "dist-2", "dist-3")
+    table = plain_table(
+        "text", "steps", "passes", "tok/s", "gen. perplexity", "bits/byte", "entropy", *distinct
+    )
     for row in rows:
         steps, passes = ("" if x is None else f"{x:g}" for x in (row.steps, row.passes))
-        speed = "" if row.tokens_per_second is None else f"{row.tokens_per_second:.1f}"
-        perplexity = f"{row.perplexity:.2f}{plus_minus(row.perplexity_error, 2)}"
-        entropy = f"{row.entropy:.3f}{plus_minus(row.entropy_error, 3)}"
-        lines.append(
-            f"{row.text:8} {steps:>6} {passes:>7} {speed:>9} {perplexity:>18} {row.bits_per_byte:9.3f} "
-            f"{entropy:>14} {row.distinct_1:6.3f} {row.distinct_2:6.3f} {row.distinct_3:6.3f}"
-        )
-    return "\n".join(lines)
+        table.add_row(
+            row.text, steps, passes, "" if row.tokens_per_second is None else f"{row.tokens_per_second:.1f}",
+            f"{row.perplexity:.2f}{plus_minus(row.perplexity_error, 2)}", f"{row.bits_per_byte:.3f}",
+            f"{row.entropy:.3f}{plus_minus(row.entropy_error, 3)}",
+            *(f"{value:.3f}" for value in (row.distinct_1, row.distinct_2, row.distinct_3)),
+        )  # fmt: skip
+    return table
 
 
 def write(rows: Sequence[Row], folder: Path, title: str) -> None:

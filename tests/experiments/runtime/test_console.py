@@ -10,7 +10,7 @@ import pytest
 import rich.console
 
 from architectures.kernels.cpu import build
-from experiments.runtime.console import SILENT, Console, clock, count
+from experiments.runtime.console import SILENT, Console, clock, count, plain_table, print_tables
 from tests import ROOT
 from tests.experiments import commands
 
@@ -45,6 +45,31 @@ def test_clock(seconds: float, text: str) -> None:
 )
 def test_count(number: float, text: str) -> None:
     assert count(number) == text
+
+
+def test_a_wide_table_is_continued_below_with_its_keys(capsys: pytest.CaptureFixture[str]) -> None:
+    heads = [f"column {index}" for index in range(12)]
+    table = plain_table("model", "seed", *heads)
+    table.title = "Scores"
+    table.add_row("mamba", "0", *(f"{index} ± 0.1234567" for index in range(12)))
+    print_tables(table, "words " * 30, keys=2)
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+    rows = [line.split() for line in lines if "±" in line]
+    assert len(rows) > 1
+    assert all(row[:2] == ["mamba", "0"] for row in rows)
+    cells = [cell for row in rows for cell in row[2::3]]
+    assert cells == [str(index) for index in range(12)]  # in their order, none cut
+    assert sum("Scores" in line for line in lines) == 1
+
+
+def test_a_long_text_is_wrapped_instead_of_the_numbers(capsys: pytest.CaptureFixture[str]) -> None:
+    table = plain_table("claim", "difference", "verdict", left=("verdict",))
+    table.add_row("a claim in many words " * 6, "+1.587 [1.346, 1.828]", "confirmed")
+    print_tables(table)
+    out = capsys.readouterr().out
+    assert max(map(len, out.splitlines())) <= 80
+    assert "+1.587 [1.346, 1.828]" in out
 
 
 def test_a_step_is_one_line_with_everything(capsys: pytest.CaptureFixture[str]) -> None:
