@@ -206,6 +206,8 @@ def _result_columns(folder: Path, contents: Mapping[str, bytes | None], result: 
             value = getattr(values, field, None)
             row[column] = value if column in TEXT_COLUMNS else _number(value)
     references = [] if result is None else result.references
+    text = None if result is None or result.sample is None else result.sample.tree()
+    row["sample"] = None if text is None else json.dumps(text)
     row["references"] = json.dumps([asdict(line) for line in references])
     changed = result.resume.changed if result is not None and result.resume is not None else {}
     row["changed"] = json.dumps(sorted(changed))

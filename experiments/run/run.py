@@ -13,6 +13,7 @@ from experiments.config.structured import PROJECT, is_own
 from experiments.evaluation.measure import divergence
 from experiments.run.model_files import ModelSpec, load_folder_state
 from experiments.run.plan import Plan, check_run, plan
+from experiments.run.sample import sample
 from experiments.run.session import RunSession, open_run
 from experiments.run.settings import Settings
 from experiments.runtime.device import inference, torch_device
@@ -85,6 +86,8 @@ def evaluate(trainer: Trainer, run_plan: Plan, session: RunSession) -> None:
     result.references = run_plan.task.references()
     if (reason := divergence(test_metrics[0], result.references, trainer.state.step)) is not None:
         raise DivergedError(reason)
+    if (text := sample(trainer)) is not None:
+        result.sample = text
 
 
 @dataclass(frozen=True, kw_only=True)

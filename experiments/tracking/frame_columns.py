@@ -81,6 +81,8 @@ class RunColumns(BaseModel):
     """Contributions of slices of a text to the score."""
     documents: Annotated[str | None, Json(list[list[float]])]
     """Bits and bytes of each document of the test split of a text, or of groups of documents."""
+    sample: Annotated[str | None, Json(dict[str, str])]
+    """Prompt and text that the trained model generated from it."""
     further: Annotated[str, Json(dict[str, float | None])]
     """The score of each of ``trainer.extra_evaluations``."""
     validation: float

@@ -171,6 +171,15 @@ class FileRecord(Record):
     sha256: str
 
 
+class Sample(Record):
+    """A text that a trained model generated."""
+
+    prompt: str
+    """The beginning of the validation split."""
+    text: str
+    """Its greedy continuation."""
+
+
 class RunResult(Record):
     """result.json. A run that was rejected has no plan, and one that failed early no training."""
 
@@ -210,6 +219,7 @@ class RunResult(Record):
     validation: list[Metric] = []
     """On the validation split, after training."""
     references: list[Reference] = []
+    sample: Sample | None = None
     status: RunStatus = RunStatus.INCOMPLETE
     exit_code: int | None = None
     """Exit code of a run that was rejected."""

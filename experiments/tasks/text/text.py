@@ -129,6 +129,10 @@ class Text(Task):
             cluster_B=torch.from_numpy(cluster_B),
         )
 
+    def beginning(self, split: str, tokens: int) -> bytes:
+        """Return the text of the first tokens of a split, in UTF-8; a character may be cut at the end."""
+        return self._text(split, 0, tokens)
+
     def window_texts(self, split: str, seed: int, start: int, count: int) -> list[bytes]:
         """Return the text of the windows of a batch, in UTF-8; a character may be cut at either end."""
         begin_B, _ = self._places(split, seed, start, count)
