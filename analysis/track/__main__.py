@@ -31,7 +31,7 @@ from analysis.stats.targets.target_profiles import to_target
 from analysis.stats.text_slices import slice_table
 from analysis.track.frame import track_frame
 from analysis.track.overview import overview
-from analysis.track.page import TrackResults, fill_page, track_markdown
+from analysis.track.page import TrackResults, fill_page, track_markdown, verdict_lines
 from analysis.track.results import carried_over, held_out, history, score_table, scored_runs
 from analysis.track.rules import Track, check_backbones, read_track
 from analysis.track.runs import listed, missing, show_plan, sweep, train
@@ -246,7 +246,10 @@ def publish(part: Part, best: pd.DataFrame) -> None:
         paths += [write(DOCS / file, content) for file, content in beside_page.items()]
         page = DOCS / f"{name}.md"
         paths.append(write(page, fill_page(page.read_text(encoding="utf-8"), tables)))
-    print("\n".join(f"wrote {path}" for path in paths), flush=True)
+    print("\n".join(f"wrote {path}" for path in paths))
+    if part.backbones != part.track.backbones:  # all pairs of a track are many
+        pairs = results.pairs[results.pairs["task"].isin(part.workloads)]
+        print("\n".join(verdict_lines(pairs, part.backbones)), flush=True)
 
 
 def track_results(track: Track, runs: pd.DataFrame, tuning: pd.DataFrame) -> TrackResults:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pandas as pd
@@ -74,6 +75,16 @@ def fill_page(page: str, tables: str) -> str:
         raise ValueError(f"the page has no lines {BEGIN} and {END} for the tables")
     head, rest = page.split(BEGIN, 1)
     return f"{head}{BEGIN}\n{tables}{END}{rest.split(END, 1)[1]}"
+
+
+def verdict_lines(pairs: pd.DataFrame, models: Sequence[str]) -> list[str]:
+    """Return a line for each comparison (``TrackResults.pairs``) that one of the models is part of."""
+    chosen = pairs[pairs["model"].isin(models) | pairs["other"].isin(models)]
+    return [
+        f"{row.task}: {row.model} against {row.other}: {row.verdict}, "
+        f"{row.difference:+.3g} [{row.low:.3g}, {row.high:.3g}]"
+        for row in chosen.itertuples()
+    ]
 
 
 def _summary(track: Track, results: TrackResults, compared: pd.DataFrame) -> list[str]:

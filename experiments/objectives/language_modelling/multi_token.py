@@ -47,7 +47,7 @@ class MultiToken(CausalLM):
 
     def __init__(self, config: MultiTokenConfig, task: Task) -> None:
         super().__init__(config, task)
-        if config.num_tokens > task.sequence_length:
+        if 0 < task.sequence_length < config.num_tokens:  # a loaded model may have a task without sequences
             raise ValueError(
                 f"num_tokens={config.num_tokens} exceeds the {task.sequence_length} tokens of a sequence: "
                 "the last head would have nothing to predict"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from pathlib import Path
 
@@ -140,10 +141,15 @@ def test_a_track_is_run_once_and_takes_another_model(
 
     # A model of two files outside the checkout: only its runs are trained, then compared with the others.
     (toy / "conf" / "backbone").mkdir()
-    (toy / "conf" / "backbone" / "toy_of_a_track.yaml").write_text(YAML)
+    (toy / "conf" / "backbone" / "toy_of_a_track.yaml").write_text(YAML.replace("my_toy", "toy_of_a_track"))
     (toy / "toy_of_a_track.py").write_text(PYTHON)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(toy), os.environ.get("PYTHONPATH", "")]))
     assert main([*words, "add=toy_of_a_track"]) == 0, capfd.readouterr().err
+    assert re.search(
+        "^lookup: (toy_of_a_track against decoder|decoder against toy_of_a_track): ",
+        capfd.readouterr().out,
+        re.MULTILINE,
+    )
     assert cells(toy / "runs" / "track_toy") == {
         "toy_of_a_track-lookup-nano/s0",
         "toy_of_a_track-lookup-nano/s1",

@@ -9,7 +9,6 @@ from pathlib import Path
 
 from tests import ROOT
 
-
 CODE = "import sys; from experiments.config.structured import is_own; print(*map(is_own, sys.argv[1:]))"
 
 

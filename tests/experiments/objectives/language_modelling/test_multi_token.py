@@ -10,9 +10,11 @@ from torch import Tensor
 from architectures.backbone import Backbone
 from architectures.pretrained.export import save_folder
 from architectures.pretrained.folder import load_folder
+from experiments.data.tokenizers.tokenizer import ByteTokenizer, TokenizerConfig
 from experiments.objectives.language_modelling.causal_lm import CausalLM, CausalLMConfig
 from experiments.objectives.language_modelling.multi_token import MultiToken, MultiTokenConfig
 from experiments.objectives.objective import View
+from experiments.run.load_model import Prompts
 from experiments.run.size_solver import Sizes, training_flops_per_token
 from tests.experiments.objectives import toys
 
@@ -133,6 +135,12 @@ def test_no_head_looks_beyond_a_sequence() -> None:
     objective(num_tokens=TASK.sequence_length)
     with pytest.raises(ValueError, match=f"exceeds the {TASK.sequence_length} tokens of a sequence"):
         objective(num_tokens=TASK.sequence_length + 1)
+
+
+def test_a_loaded_model_needs_no_sequences() -> None:
+    """To generate text, it has a tokenizer and no examples."""
+    prompts = Prompts(ByteTokenizer(TokenizerConfig(), 0))
+    assert MultiToken(MultiTokenConfig(num_tokens=2), prompts).task is prompts
 
 
 def test_the_compiled_kernels_train_all_heads() -> None:
