@@ -110,7 +110,7 @@ def test_commands_run_in_a_folder_with_files_named_like_packages(archbench: Path
 
 
 def test_the_commands_to_a_verdict_run_in_an_empty_folder(archbench: Path, tmp_path: Path) -> None:
-    train, dry_run, track = TO_A_VERDICT
+    train, dry_run, track, *_ = TO_A_VERDICT
     assert dry_run == [*track, "--dry-run"]
     write_mixer(tmp_path)
     few = ("trainer.test_examples=8", "trainer.validation_examples=8")
