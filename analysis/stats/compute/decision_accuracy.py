@@ -25,6 +25,7 @@ COLUMNS = [
     "undecided", "signal_to_noise",
 ]  # fmt: skip
 MIN_MODELS = 3
+"""Models that the largest budget needs."""
 
 
 def decision_accuracy(frame: pd.DataFrame) -> pd.DataFrame:
@@ -40,12 +41,10 @@ def decision_accuracy(frame: pd.DataFrame) -> pd.DataFrame:
     runs = frame[in_finished_arms(frame) & frame["score"].notna() & frame["training_flops"].gt(0)]
     runs = runs.assign(arm=lines(runs))  # one name for a model at all budgets
     for key, group in runs.groupby(GROUP, dropna=False, sort=True):
-        scales = group.groupby("scale")["training_flops"].median().sort_values()
+        scales = _compared_budgets(group)
         if len(scales) < 2 or scales.iloc[-1] < SAME_BUDGET * scales.iloc[0]:
             continue
         largest = group[group["scale"] == scales.index[-1]]
-        if largest["arm"].nunique() < MIN_MODELS:
-            continue
         verdicts = _pairs(largest)
         rows += [
             dict(zip(GROUP, key, strict=True))
@@ -54,6 +53,17 @@ def decision_accuracy(frame: pd.DataFrame) -> pd.DataFrame:
             for scale, flops in scales.items()
         ]
     return pd.DataFrame(rows, columns=COLUMNS)
+
+
+def _compared_budgets(runs: pd.DataFrame) -> pd.Series:
+    """Return the training FLOPs of each scale, up to the largest one with ``MIN_MODELS`` models or more.
+
+    A larger budget with fewer models, such as one for the baseline alone, decides nothing.
+    """
+    scales = runs.groupby("scale")["training_flops"].median().sort_values()
+    models = runs.groupby("scale")["arm"].nunique()
+    last = max((index for index, scale in enumerate(scales.index) if models[scale] >= MIN_MODELS), default=-1)
+    return scales.iloc[: last + 1]
 
 
 def _pairs(runs: pd.DataFrame) -> pd.DataFrame:

@@ -52,6 +52,13 @@ def test_a_reversed_order_is_no_agreement(write_run: WriteRun, tmp_path: Path) -
     assert grid.rows[1][2:7] == ["-"] * 5
 
 
+def test_a_larger_budget_of_the_baseline_alone_is_left_out(write_run: WriteRun, tmp_path: Path) -> None:
+    frame = study(write_run, tmp_path, LARGE)
+    alone = frame[(frame["backbone"] == "decoder") & (frame["scale"] == "large")]
+    more = pd.concat([frame, alone.assign(scale="larger", training_flops=1e12)])
+    pd.testing.assert_frame_equal(decision_accuracy(more), decision_accuracy(frame))
+
+
 def test_one_budget_or_two_models_predict_nothing(write_run: WriteRun, tmp_path: Path) -> None:
     frame = study(write_run, tmp_path, LARGE)
     assert decision_accuracy(frame[frame["scale"] == "large"]).empty
