@@ -81,7 +81,7 @@ test-kernels: $(KERNELS)
 	@PYTHONPATH=.kernels/mamba_ssm-2.3.1:.kernels/packages $(PYTEST) --tier all -k "code_of_the_authors" tests/architectures/layers/ssm
 
 test-browser: $(INSTALLED)
-	@$(PYTEST) --tier all -m browser tests/analysis
+	@$(PYTEST) --tier all -m browser tests/analysis tests/docs
 
 RESOLUTION ?= lowest-direct
 

@@ -40,6 +40,8 @@ suppress_warnings = ["myst.header"]  # pages that commands write begin at any le
 html_theme = "furo"
 html_title = "archbench"
 html_theme_options = {"navigation_with_keys": True}
+html_static_path = ["_static"]
+html_css_files = ["tables.css"]
 
 autodoc_default_options = {"members": True, "show-inheritance": True, "member-order": "bysource"}
 autodoc_typehints = "signature"

@@ -19,7 +19,8 @@ from analysis.figures.style import (
 from analysis.stats.arms import arm_table, ranked
 from analysis.stats.compute.multiplier import SAME_BUDGET
 from analysis.stats.targets.performance_profile import lines
-from experiments.runtime.console import count
+from analysis.tables.format import budget
+from analysis.tables.sentences import TYPES
 
 
 def score_over_compute(frame: pd.DataFrame) -> go.Figure | None:
@@ -37,17 +38,21 @@ def score_over_compute(frame: pd.DataFrame) -> go.Figure | None:
     ]
     if not panels:
         return None
-    figure, cells = make_panels([", ".join(filter(_is_text, key)) for key, _ in panels])
+    figure, cells = make_panels([_title(*key) for key, _ in panels])
     indices, in_legend = palette_indices([str(name) for name in frame["backbone"].unique()]), set()
     for (key, rows), cell in zip(panels, cells, strict=True):
-        for line, points in rows.groupby("line", sort=True):
+        last = (
+            rows.groupby("line")["score"].last().sort_values(ascending=rows["direction"].iloc[0] == "lower")
+        )
+        for line in last.index:  # the best at its largest budget first, as the lines end
+            points = rows[rows["line"] == line]
             index = indices[str(points["backbone"].iloc[0])]
             figure.add_trace(_line(str(line), points, index, legend=line not in in_legend), **cell)
             in_legend.add(line)
         for name, score in _near(table[(table["kind"] == "reference") & (table["task"] == key[0])], rows):
             figure.add_trace(_reference(name, score, rows), **cell)
         metric, direction = rows.iloc[0][["metric", "direction"]]
-        figure.update_xaxes(title_text="training FLOPs", **log_axis(rows["training_flops"]), **cell)
+        figure.update_xaxes(title_text="training FLOPs", **log_axis(rows["training_flops"], budget), **cell)
         title = f"{str(metric).replace('_', ' ')} ({direction} is better)"
         figure.update_yaxes(title_text=title, **cell)
     return figure
@@ -84,8 +89,8 @@ def _reference(name: str, score: float, rows: pd.DataFrame) -> go.Scatter:
     )  # fmt: skip
 
 
-def _is_text(value: object) -> bool:
-    return isinstance(value, str)
+def _title(task: str, likelihood: object) -> str:
+    return f"{task}, {TYPES[str(likelihood)]}" if str(likelihood) in TYPES else task
 
 
 def _line(line: str, points: pd.DataFrame, index: int, *, legend: bool) -> go.Scatter:
@@ -100,7 +105,7 @@ def _line(line: str, points: pd.DataFrame, index: int, *, legend: bool) -> go.Sc
             "type": "data", "symmetric": False, "array": above.tolist(), "arrayminus": below.tolist(),
             "color": PALETTE[index], "thickness": 1.5,
         },
-        text=[f"{count(flops)} FLOPs, {seeds} seeds" for flops, seeds in
+        text=[f"{budget(flops)} FLOPs, {seeds} seeds" for flops, seeds in
               zip(points["training_flops"], points["seeds"], strict=True)],
         hovertemplate=f"<b>{line}</b> %{{y:.4f}}<br>%{{text}}<extra></extra>",
     )  # fmt: skip

@@ -14,7 +14,7 @@ import plotly.graph_objects as go
 from typing_extensions import TypedDict
 
 from analysis.figures.style import MOST_PANELS, make_panels, styles
-from analysis.load.scale_order import TASK_SCALE, scale_groups
+from analysis.load.scale_order import TASK_SCALE, scale_groups, task_label
 from analysis.stats.arms import finished
 from analysis.stats.extra_tests import TRAINED, further_scores, settings, shared_setting
 from analysis.stats.intervals import mean_interval
@@ -55,7 +55,7 @@ def further_curves(frame: pd.DataFrame) -> go.Figure | None:
     panels = [(p, rows) for p, rows in scale_groups(scores) if not is_map(list(rows["test"]))]
     if not panels:
         return None
-    figure, cells = make_panels([f"{task}, {scale}" for (task, scale), _ in panels])
+    figure, cells = make_panels([task_label(task, scale) for (task, scale), _ in panels])
     style, in_legend = styles(frame), set()
     for ((task, _), rows), cell in zip(panels, cells, strict=True):
         shared = shared_setting(rows["test"])
@@ -147,7 +147,7 @@ def position_curves(positions: pd.DataFrame, frame: pd.DataFrame) -> go.Figure |
     groups = list(scale_groups(positions))[:MOST_PANELS]
     if not groups:
         return None
-    figure, cells = make_panels([f"{task}, {scale}" for (task, scale), _ in groups])
+    figure, cells = make_panels([task_label(task, scale) for (task, scale), _ in groups])
     look, in_legend = styles(frame), set()
     for (_, rows), cell in zip(groups, cells, strict=True):
         for model, model_rows in rows.groupby("arm", sort=True):

@@ -9,7 +9,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from analysis.figures.style import MOST_PANELS, faint, make_panels, styles
-from analysis.load.scale_order import TASK_SCALE, scale_groups
+from analysis.load.scale_order import TASK_SCALE, scale_groups, task_label
 
 AXES = {"tokens": "training tokens", "flops": "training FLOPs", "seconds": "seconds of training"}
 """Horizontal axes of the learning curves, in the order the curves carry them in ``customdata``."""
@@ -60,7 +60,7 @@ def _curves(
     panels = [group for group in scale_groups(rows) if _is_curve(group[1])][:MOST_PANELS]
     if not panels:
         return None
-    figure, cells = make_panels([f"{task}, {scale}" for (task, scale), _ in panels])
+    figure, cells = make_panels([task_label(task, scale) for (task, scale), _ in panels])
     style, in_legend = styles(frame), set()
     for (_, curves), cell in zip(panels, cells, strict=True):
         for model, runs in curves.groupby("arm", sort=True):

@@ -17,7 +17,7 @@ from analysis.figures.style import (
     palette_indices,
     styles,
 )
-from analysis.load.scale_order import scale_groups
+from analysis.load.scale_order import scale_groups, task_label
 from analysis.stats.aggregates import performance_profile
 from analysis.stats.arms import arm_table, finished
 from analysis.stats.targets.performance_profile import task_scores
@@ -33,7 +33,7 @@ def final_scores(frame: pd.DataFrame) -> go.Figure | None:
     groups = [(key, rows) for key, rows in scale_groups(table) if (rows["kind"] == "arm").any()]
     if not groups:
         return None
-    figure, cells = make_panels([f"{task}, {scale}" for (task, scale), _ in groups])
+    figure, cells = make_panels([task_label(task, scale) for (task, scale), _ in groups])
     style = styles(frame)
     for ((task, scale), rows), cell in zip(groups, cells, strict=True):
         runs = frame[finished(frame) & (frame["task"] == task) & (frame["scale"] == scale)]

@@ -8,7 +8,7 @@ with the same backbone share its colour and differ in the dash of their lines.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import pandas as pd
 import plotly.graph_objects as go
@@ -81,7 +81,7 @@ def faint(colour: str) -> str:
     return f"rgba({red},{green},{blue},0.15)"
 
 
-def log_axis(values: Iterable[float]) -> dict[str, object]:
+def log_axis(values: Iterable[float], label: Callable[[float], str] = count) -> dict[str, object]:
     """Return settings of a logarithmic axis: ticks at 1, 2 and 5, or only at 1 over three decades or more.
 
     Plotly's default ticks between decades are labelled 5 instead of 0.5.
@@ -94,4 +94,4 @@ def log_axis(values: Iterable[float]) -> dict[str, object]:
     decades = range(math.floor(math.log10(low)) - 1, math.ceil(math.log10(high)) + 1)
     ticks = [step * 10.0**decade for decade in decades for step in steps]
     ticks = [tick for tick in ticks if low / 2 <= tick <= 2 * high]
-    return {"type": "log", "tickvals": ticks, "ticktext": [count(tick) for tick in ticks]}
+    return {"type": "log", "tickvals": ticks, "ticktext": [label(tick) for tick in ticks]}

@@ -6,7 +6,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from analysis.figures.style import MOST_PANELS, PANEL_HEIGHT, REFERENCE_COLOUR, make_panels, styles
-from analysis.load.scale_order import scale_groups
+from analysis.load.scale_order import scale_groups, task_label
 
 GROUPINGS = {
     "repeat": "repeated n-gram",
@@ -34,7 +34,7 @@ def slice_gains(table: pd.DataFrame, frame: pd.DataFrame) -> go.Figure | None:
         gains = gains[gains["likelihood"] == widest]
         for by, label in GROUPINGS.items():
             if not (panel_rows := gains[gains["by"] == by]).empty:
-                panels.append((f"{task}, {scale}: {label}", panel_rows))
+                panels.append((f"{task_label(task, scale)}: {label}", panel_rows))
     panels = panels[:MOST_PANELS]
     if not panels:
         return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
@@ -78,13 +79,11 @@ def pareto_fronts(frame: pd.DataFrame, speed: pd.DataFrame | None = None) -> go.
             figure.add_trace(trace, **cell)
         label, unit, better = COSTS[cost]
         costs_in_unit = rows[cost].dropna() / unit
-        is_log = costs_in_unit.max() > 10 * costs_in_unit.min() > 0
-        figure.update_xaxes(
-            title_text=f"{label} ({better} is better)", **(log_axis(costs_in_unit) if is_log else {}), **cell
-        )
+        ticks = log_axis(costs_in_unit) if _is_log(costs_in_unit) else {}
+        figure.update_xaxes(title_text=f"{label} ({better} is better)", **ticks, **cell)
         metric, direction = rows.iloc[0][["metric", "direction"]]
         title = f"{str(metric).replace('_', ' ')} ({direction} is better)"
-        figure.update_yaxes(title_text=title, **cell)
+        figure.update_yaxes(title_text=title, **_with_margin(rows), **cell)
     figure.update_layout(margin_t=40)  # models are labelled: there is no legend
     return figure
 
@@ -100,8 +99,9 @@ def _panel(rows: pd.DataFrame, cost: str, look: dict[str, dict[str, str]]) -> li
             name="front", line={"color": REFERENCE_COLOUR, "dash": "dot", "width": 1.5}, showlegend=False,
         )
     ]  # fmt: skip
+    positions = _label_positions(rows.set_index("arm")[cost])
     labelled = set(rows["arm"] if len(rows) <= MOST_LABELS else front["arm"])
-    for index, (_, row) in enumerate(rows.sort_values(cost).iterrows()):
+    for _, row in rows.sort_values(cost).iterrows():
         model, style = str(row["arm"]), look[str(row["arm"])]
         has_interval = math.isfinite(row["low"])
         colour = REFERENCE_COLOUR if model in open_arms else style["color"]
@@ -110,7 +110,7 @@ def _panel(rows: pd.DataFrame, cost: str, look: dict[str, dict[str, str]]) -> li
             go.Scatter(
                 x=[row[cost] / unit], y=[row["score"]], mode="markers+text", name=model, legendgroup=model,
                 text=[model if model in labelled else ""], textfont={"size": 11},
-                textposition="top center" if index % 2 else "bottom center",
+                textposition=positions[model],
                 marker={"color": colour, "symbol": symbol, "size": 11}, showlegend=False, cliponaxis=False,
                 error_y={
                     "type": "data", "symmetric": False, "color": colour, "thickness": 1,
@@ -121,6 +121,34 @@ def _panel(rows: pd.DataFrame, cost: str, look: dict[str, dict[str, str]]) -> li
             )
         )  # fmt: skip
     return traces
+
+
+def _with_margin(rows: pd.DataFrame) -> dict[str, list[float]]:
+    """Return the range of the vertical axis, with room for names below and above the points."""
+    ends = rows[["score", "low", "high"]].astype(float).to_numpy().ravel()
+    ends = ends[np.isfinite(ends)]
+    margin = 0.12 * ((ends.max() - ends.min()) or 1.0)
+    return {"range": [float(ends.min() - margin), float(ends.max() + margin)]}
+
+
+def _is_log(costs: pd.Series) -> bool:
+    return bool(costs.max() > 10 * costs.min() > 0)
+
+
+def _label_positions(costs: pd.Series) -> dict[str, str]:
+    """Return where the name of each model is written, so that none crosses an axis or leaves the panel.
+
+    Names of points in the left third begin at the point, those in the right third end there. They alternate
+    between above and below.
+    """
+    scaled = costs.map(math.log) if _is_log(costs) else costs
+    spread = float(scaled.max() - scaled.min()) or 1.0
+    positions = {}
+    for index, (model, value) in enumerate(scaled.sort_values().items()):
+        fraction = (value - scaled.min()) / spread
+        side = "right" if fraction < 1 / 3 else "left" if fraction > 2 / 3 else "center"
+        positions[str(model)] = f"{'top' if index % 2 else 'bottom'} {side}"
+    return positions
 
 
 def dominated(rows: pd.DataFrame, cost: str, better: str) -> set[str]:

@@ -16,7 +16,7 @@ from analysis.figures.style import (
     palette_indices,
     styles,
 )
-from analysis.load.scale_order import TASK_SCALE, scale_groups
+from analysis.load.scale_order import TASK_SCALE, scale_groups, task_label
 
 MOST_POINTS = 200
 """Maximum number of points of a training curve; limits the size of reports with many runs."""
@@ -33,7 +33,7 @@ def compute_to_target(reached: pd.DataFrame, frame: pd.DataFrame) -> go.Figure |
     groups = groups[:MOST_PANELS]
     if not groups:
         return None
-    figure, cells = make_panels([f"{task}, {scale}" for (task, scale), _ in groups])
+    figure, cells = make_panels([task_label(task, scale) for (task, scale), _ in groups])
     look, in_legend = styles(frame), set()
     for (_, rows), cell in zip(groups, cells, strict=True):
         for model, levels in rows.groupby("arm", sort=True):
@@ -114,7 +114,7 @@ def gradient_norms(frame: pd.DataFrame, history: pd.DataFrame) -> go.Figure | No
     groups = list(scale_groups(rows))[:MOST_PANELS]
     if not groups:
         return None
-    figure, cells = make_panels([f"{task}, {scale}" for (task, scale), _ in groups])
+    figure, cells = make_panels([task_label(task, scale) for (task, scale), _ in groups])
     look, in_legend = styles(frame), set()
     for (_, runs), cell in zip(groups, cells, strict=True):
         for (model, _), steps in runs.groupby(["arm", "path"], sort=True):

@@ -16,11 +16,11 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from analysis.figures.style import MOST_PANELS, PALETTE, palette_indices
-from analysis.load.scale_order import scale_groups
+from analysis.load.scale_order import scale_groups, task_label
 from analysis.stats.arms import likelihood_group
 from analysis.stats.verdicts.verdict import UNDECIDED
 from analysis.stats.versus_baseline import with_differences
-from analysis.tables.columns import verdict_text
+from analysis.tables.columns import mean_text, verdict_text
 from experiments.runtime.console import plural
 
 WIDTH = 8.5
@@ -37,7 +37,7 @@ LETTER = 0.075
 """Width of a letter of a model's name."""
 LONGEST = {True: 22, False: 52}
 """Characters of a model's name before it is wrapped, with two columns of tasks (True) and with one."""
-SCORES, MARGIN = 0.95, 0.12
+SCORES, MARGIN = 1.1, 0.12
 """Widths of the column of scores, and of the margins."""
 INK, SOFT, LINE = "#1B1F24", "#5B6570", "#D5DAE0"
 
@@ -118,7 +118,7 @@ def _draw_task(
     """Draw one task with its upper left corner at ``left`` and ``top``."""
     height, row = figure.get_figheight(), rows.iloc[0]
     metric = str(row["metric"]).replace("_", " ")
-    title = f"{row['task']}, {row['scale']}"
+    title = task_label(row["task"], row["scale"])
     subtitle = f"{metric}, {row['direction']} is better"
     figure.text((left + MARGIN) / WIDTH, (top - 0.2) / height, title, fontsize=11, weight="bold", color=INK)
     figure.text((left + MARGIN) / WIDTH, (top - 0.37) / height, subtitle, fontsize=8.5, color=SOFT)
@@ -144,10 +144,7 @@ def _draw_group(axes: Any, rows: pd.DataFrame, colours: dict[str, int], longest:
         lines = textwrap.wrap(str(row["arm"]), longest)
         size = 8.5 if len(lines) == 1 else 6
         _beside(axes, index, "\n".join(lines), 0, -6, fontsize=size, color=INK)
-        half = "" if pd.isna(row["half_width"]) else f" ± {row['half_width']:.2f}"
-        _beside(
-            axes, index, f"{row['score']:.3f}{half}", 1, 72 * (MARGIN + SCORES) - 8, fontsize=8, color=SOFT
-        )
+        _beside(axes, index, mean_text(row), 1, 72 * (MARGIN + SCORES) - 8, fontsize=8, color=SOFT)
     axes.set_ylim(len(rows) - 0.5, -0.5)
     axes.set_yticks([])
     axes.spines[["top", "left", "right"]].set_visible(False)

@@ -21,8 +21,6 @@ PAGE = """\
 {sections}
 ## Verdicts
 
-Figure: circles are claims of *better*, squares of *equal*; the band is not of interest.
-
 - ↑, the first model is better: confirmed if the 95% interval is above 0 and the difference is at least the
   smallest difference of interest; refuted if the full interval is below that difference.
 - =, the models are equal: confirmed if the interval is within the smallest difference of interest on both
@@ -49,7 +47,11 @@ def markdown(findings: Sequence[Finding], figure: str | None) -> str:
     by_verdict = {verdict: [f for f in in_order(findings) if f.verdict == verdict] for verdict in ORDER}
     counts = ", ".join(f"{len(group)} {verdict}" for verdict, group in by_verdict.items())
     image = (
-        "" if figure is None else f"\n![Difference of each claim with its interval, by verdict]({figure})\n"
+        ""
+        if figure is None
+        else f"\n![Difference of each claim with its interval, by verdict]({figure})\n"
+        "\nA point is a claim: the measured difference with its 95% interval, in units of the smallest\n"
+        "difference of interest; grey band: too small to matter. Squares: claims that two models are equal.\n"
     )
     sections = [
         f"## {verdict.capitalize()}\n\n" + "\n".join(map(item, group)) + "\n"

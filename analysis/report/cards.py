@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,7 +12,7 @@ from analysis.figures.curves import thinned
 from analysis.figures.style import styles
 from analysis.load.arm_names import split_name
 from analysis.load.descriptions import description
-from analysis.load.scale_order import TASK_SCALE, scale_groups
+from analysis.load.scale_order import TASK_SCALE, scale_groups, task_label
 from analysis.tables.format import flops, seconds, si, size
 
 FACTS = {
@@ -39,6 +40,16 @@ class Curve:
 
 
 @dataclass(frozen=True, kw_only=True)
+class GeneratedText:
+    """A text that a model generated after training."""
+
+    label: str
+    """Task and scale."""
+    prompt: str
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class Card:
     """The description, costs and learning curves of a model."""
 
@@ -48,6 +59,8 @@ class Card:
     settings: str
     facts: list[tuple[str, str]]
     curves: list[Curve]
+    sample: GeneratedText | None
+    """Of the last task and scale with one, and of its first seed; None if the model generated no text."""
 
 
 def cards(frame: pd.DataFrame, history: pd.DataFrame) -> list[Card]:
@@ -60,9 +73,10 @@ def cards(frame: pd.DataFrame, history: pd.DataFrame) -> list[Card]:
             settings=", ".join(f"{key} {value}" for key, value in split_name(str(arm))[1].items()),
             facts=_facts(runs),
             curves=[_curve(label, losses[label, arm]) for label in labels if (label, arm) in losses],
+            sample=_sample(runs),
         )
         for arm, runs in frame.groupby("arm", sort=True)
-        for labels in [[f"{task}, {scale}" for (task, scale), _ in scale_groups(runs)]]
+        for labels in [[task_label(task, scale) for (task, scale), _ in scale_groups(runs)]]
     ]  # fmt: skip
 
 
@@ -75,7 +89,7 @@ def mean_losses(frame: pd.DataFrame, history: pd.DataFrame) -> dict[tuple[str, s
     rows = rows.merge(frame[["path", "arm", *TASK_SCALE]], on="path")
     means = rows.groupby([*TASK_SCALE, "arm", "tokens"])["loss"].mean()
     curves = {
-        (f"{task}, {scale}", str(arm)): curve.droplevel([0, 1, 2])
+        (task_label(task, scale), str(arm)): curve.droplevel([0, 1, 2])
         for (task, scale, arm), curve in means.groupby(level=[0, 1, 2])
     }
     return {key: curve for key, curve in curves.items() if len(curve) > 1}
@@ -92,6 +106,18 @@ def _facts(runs: pd.DataFrame) -> list[tuple[str, str]]:
             (label, "none" if column == "state_bytes_2k" and not values.any() else " to ".join(ends))
         )
     return facts
+
+
+def _sample(runs: pd.DataFrame) -> GeneratedText | None:
+    if "sample" not in runs:  # frames of earlier versions
+        return None
+    groups = [(key, rows.dropna(subset="sample")) for key, rows in scale_groups(runs)]
+    groups = [(key, rows) for key, rows in groups if len(rows)]
+    if not groups:
+        return None
+    key, rows = groups[-1]
+    found = json.loads(rows.sort_values("seed")["sample"].iloc[0])
+    return GeneratedText(label=task_label(*key), prompt=found["prompt"], text=found["text"])
 
 
 def _curve(label: str, losses: pd.Series) -> Curve:

@@ -12,7 +12,7 @@ import pandas as pd
 
 from analysis.figures.percent_axis import PercentAxis
 from analysis.figures.style import styles
-from analysis.load.scale_order import TASK_SCALE, scale_groups
+from analysis.load.scale_order import TASK_SCALE, scale_groups, task_label
 from analysis.stats.arms import finished, ranked
 from analysis.stats.verdicts.verdict import BETTER, EQUIVALENT, WORSE
 from analysis.tables.body import table_rows
@@ -83,7 +83,7 @@ def panels(arms: pd.DataFrame, frame: pd.DataFrame) -> list[Panel]:
             group_rows = pd.DataFrame([row.source for row in body if row.group == group])
             if ranked(group_rows).any():
                 runs = frame[(frame["task"] == task) & (frame["scale"] == scale)]
-                title = ", ".join(filter(None, [str(task), str(scale), group]))
+                title = ", ".join(filter(None, [task_label(task, scale), group]))
                 seeds = scores.loc[task, scale].to_dict()
                 study_panels.append(_panel(title, held_equal(runs), group_rows, colours, seeds))
     return study_panels

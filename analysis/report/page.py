@@ -29,7 +29,7 @@ from analysis.figures.style import styles
 from analysis.figures.text_slices import slice_gains
 from analysis.figures.tradeoffs import decoding_note, pareto_fronts
 from analysis.figures.training import compute_to_target, gradient_norms, rate_curves
-from analysis.load.scale_order import scale_groups
+from analysis.load.scale_order import scale_groups, size_names, task_label
 from analysis.report import tables
 from analysis.report.cards import cards
 from analysis.report.differences import panels
@@ -50,7 +50,7 @@ from analysis.stats.run_costs import cost_grid, stability_grid
 from analysis.stats.targets.performance_profile import lines
 from analysis.stats.text_slices import slice_table
 from analysis.stats.versus_baseline import with_differences
-from analysis.tables.compute import over_compute
+from analysis.tables.compute import compute_answers
 from analysis.tables.format import flops
 from analysis.tables.headings import counts_line, joined_lines, study_name, verdict
 from analysis.tables.sentences import answer, answers
@@ -165,7 +165,7 @@ def _summary(frame: pd.DataFrame) -> dict[str, object]:
     arms = with_differences(frame)
     all_panels = panels(arms, frame)
     of_panels = [panel.answer for panel in all_panels]
-    others = [answer(line) for line in (*over_compute(frame), *answers(arms))]
+    others = [*compute_answers(frame), *(answer(line) for line in answers(arms))]
     others = [found for found in others if found not in of_panels]
     return {
         "study": study_name(frame),
@@ -174,6 +174,7 @@ def _summary(frame: pd.DataFrame) -> dict[str, object]:
         "panels": all_panels,
         "joined": joined_lines(frame),
         "counts": counts_line(frame),
+        "sizes": size_names(frame),
         "hours": f"{frame['training_seconds'].sum() / 3600:.2f}",
         "flops": flops(frame["training_flops"].sum()),
         "matched": matched_line(frame),
@@ -227,7 +228,9 @@ def _sections(frame: pd.DataFrame, history: pd.DataFrame, content: Findings) -> 
         "run_table": tables.run_table(frame),
         "config_tables": tables.config_tables(frame),
         "provenance": tables.provenance(frame),
-        "pairs": [f"{p['task']}, {p['scale']}: {verdict(p)}" for _, p in comparisons(frame).iterrows()],
+        "pairs": [
+            f"{task_label(p['task'], p['scale'])}: {verdict(p)}" for _, p in comparisons(frame).iterrows()
+        ],
         "rate_notes": rate_notes(rate_optima(rate_runs(frame))),
         "laws": [
             f"{line}: E {law.show(lambda law: law.E)}, a in N* ~ C^a {law.show(lambda law: law.exponent)}. "

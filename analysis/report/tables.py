@@ -8,7 +8,7 @@ import pandas as pd
 
 from analysis.figures.style import styles
 from analysis.load.arm_names import config_differences
-from analysis.load.scale_order import TASK_SCALE, scale_groups
+from analysis.load.scale_order import TASK_SCALE, scale_groups, task_label
 from analysis.stats.comparisons import comparisons
 from analysis.stats.grid import Grid
 from analysis.stats.versus_baseline import with_differences
@@ -108,7 +108,7 @@ def _score_rows(rows: pd.DataFrame, columns: list[Column], colours: dict[str, st
 
 def warning_groups(frame: pd.DataFrame) -> list[tuple[str, list[str]]]:
     """Return the warnings of a study by the task that they are about; those about the study come first."""
-    labels = [f"{task}, {scale}" for (task, scale), _ in scale_groups(frame)]
+    labels = [task_label(task, scale) for (task, scale), _ in scale_groups(frame)]
     groups: dict[str, list[str]] = {"": [], **{label: [] for label in labels}}
     for warning in study_warnings(frame):
         label, _, text = warning.partition(": ")
@@ -146,5 +146,5 @@ def config_tables(frame: pd.DataFrame) -> list[Grid]:
             [row["setting"], *("-" if pd.isna(row[arm]) else str(row[arm]) for arm in arms)]
             for row in rows.astype(object).to_dict("records")
         ]
-        tables.append(Grid(title=f"{task}, {scale}", head=["setting", *arms], rows=lines))
+        tables.append(Grid(title=task_label(task, scale), head=["setting", *arms], rows=lines))
     return tables

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from analysis.load.scale_order import TASK_SCALE, scale_groups
+from analysis.load.scale_order import TASK_SCALE, scale_groups, task_label
 from analysis.stats.grid import Grid
 from analysis.stats.intervals import mean_interval
 from experiments.runtime.errors import RunError
@@ -42,7 +42,7 @@ def cost_grid(frame: pd.DataFrame) -> Grid:
         segments = [record.resume.sittings for record in records if record and record.resume]
         rows.append(
             [
-                str(model), f"{task}, {scale}",
+                str(model), task_label(task, scale),
                 *(str(int(counts.get(status, 0))) for status in FATES),
                 f"{seconds.sum() / 3600:.3f}", f"{runs['training_flops'].sum():.2e}".replace("e+", "e"),
                 _share(runs["training_data_share"].tolist()),
@@ -97,7 +97,7 @@ def stability_grid(frame: pd.DataFrame, history: pd.DataFrame) -> Grid:
         )
         rows.append(
             [
-                str(model), f"{task}, {scale}",
+                str(model), task_label(task, scale),
                 *(["-", "-"] if finite.empty else [f"{finite.median():.3g}", f"{finite.max():.3g}"]),
                 spikes, "-" if math.isnan(score) else f"{score:.2%}", skipped,
                 str(int((runs["status"] == "diverged").sum())),

@@ -11,7 +11,7 @@ from itertools import product
 import pandas as pd
 
 from analysis.load.joined_studies import mixed_packages
-from analysis.load.scale_order import TASK_SCALE, scale_groups
+from analysis.load.scale_order import TASK_SCALE, scale_groups, task_label
 from analysis.stats.arms import finished, in_finished_arms, mixed_data, mixed_likelihoods, run_notes
 from analysis.stats.learning_rates.sensitivity import rate_warnings
 from analysis.stats.score_warnings import score_warnings
@@ -27,7 +27,7 @@ RESIDUAL_LIMIT = 0.01
 
 def study_warnings(frame: pd.DataFrame) -> list[str]:
     """Return all warnings of a study, the most severe first."""
-    tasks = [(f"{task}, {scale}", group) for (task, scale), group in scale_groups(frame)]
+    tasks = [(task_label(task, scale), group) for (task, scale), group in scale_groups(frame)]
     of_tasks = [line for label, group in tasks for line in _of_task(label, group)]
     return [
         *_left_out(frame),
@@ -55,7 +55,7 @@ def condition_warnings(frame: pd.DataFrame) -> list[str]:
     """Return warnings about failures, different data and different conditions."""
     warnings = _left_out(frame)
     for (task, scale), group in scale_groups(frame):
-        label = f"{task}, {scale}"
+        label = task_label(task, scale)
         warnings += _missing(label, group) + _other_code(label, group) + _other_data(label, group)
     return [*warnings, *_mixed(frame), *_disturbed(frame)]
 
@@ -179,13 +179,16 @@ def _unlike(frame: pd.DataFrame) -> list[str]:
         names = sorted(runs["metric"].dropna().unique())
         if len(names) > 1:
             warnings.append(
-                f"{task}, {scale}: different metrics{of_type}, which are not compared: {', '.join(names)}"
+                f"{task_label(task, scale)}: different metrics{of_type}, which are not compared: "
+                f"{', '.join(names)}"
             )
         for name, column in product(names, labels):
             values = runs[runs["metric"] == name][column].dropna().unique()
             if len(values) > 1:
                 listed = " and ".join(f"{v:g}" if column == "score_items" else str(v) for v in sorted(values))
-                warnings.append(f"{task}, {scale}: {name}{of_type} over different {labels[column]}: {listed}")
+                warnings.append(
+                    f"{task_label(task, scale)}: {name}{of_type} over different {labels[column]}: {listed}"
+                )
     return warnings
 
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
+import re
 
 import pandas as pd
 
 from analysis.stats.arms import study_setting
+from analysis.stats.compute.multiplier import SAME_BUDGET
 from analysis.stats.compute.multipliers import GROUP, compute_multipliers
 from analysis.stats.grid import Grid
-from analysis.tables.format import budget, interval_in_brackets, multiplier
-from analysis.tables.sentences import TYPES
+from analysis.stats.targets.performance_profile import lines
+from analysis.tables.format import BOUNDS, budget, interval_in_brackets, multiplier, si, size
+from analysis.tables.sentences import TYPES, Answer
 
 VERDICTS = {
     "ahead": "is ahead of {}",
@@ -22,16 +25,32 @@ VERDICTS = {
 """Verdicts over all budgets as the beginning of a sentence."""
 NOTE = (
     "multiplier: how many times the FLOPs of a model the baseline needs for the same score, interpolated "
-    "between the budgets of the baseline; 'at least' where it does not reach the score. In brackets the 95% "
-    "interval over seeds, corrected for the number of models. in time: the same in seconds of training, as "
+    "between the budgets of the baseline. In brackets the 95% interval over seeds, corrected for the number "
+    "of models. ≥: the baseline does not reach the score with its largest budget. ∞: for the same reason the "
+    "upper end is unknown. in time: the same in seconds of training, as "
     "measured. shared: the fraction of the lead that {part} has too."
 )
 
 
 def over_compute(frame: pd.DataFrame) -> list[str]:
-    """Return the sentences of a study with several budgets: a string for each task and likelihood type.
+    """Return the sentences of ``compute_answers``: a string for each task and likelihood type."""
+    return [f"{found.where}: {found.lead} {found.rest}".rstrip() for found in compute_answers(frame)]
 
-    Each has a sentence for each model, the best at the largest budget first, then one on ``study.explains``.
+
+def compute_items(frame: pd.DataFrame) -> list[str]:
+    """Return the same sentences as items of a list in Markdown, one for each model."""
+    lines = []
+    for found in compute_answers(frame):
+        rest = re.split(r"(?<=\.) (?=\S+ (?:is|crosses|has) )", found.rest) if found.rest else []
+        lines += [f"{found.where}:", "", *(f"- {sentence}" for sentence in (found.lead, *rest)), ""]
+    return lines
+
+
+def compute_answers(frame: pd.DataFrame) -> list[Answer]:
+    """Return the sentences of a study with several budgets, for each task and likelihood type.
+
+    A sentence for each model, the best at the largest budget first, then one on ``study.explains``. The lead
+    is on the first model and its costs.
     """
     multipliers, answers = compute_multipliers(frame), []
     for (task, likelihood, metric), rows in multipliers.groupby(GROUP, dropna=False, sort=True):
@@ -40,21 +59,58 @@ def over_compute(frame: pd.DataFrame) -> list[str]:
         last = rows.sort_values("flops").groupby("model").tail(1).sort_values("score")
         sentences = [_sentence(rows[rows["model"] == model]) for model in last["model"]]
         sentences += _shared(last, study_setting(frame, "explains"))
-        answers.append(f"{where}{budget(rows['flops'].max())} training FLOPs: {' '.join(sentences)}")
+        leader = last.iloc[0]
+        lead = f"{sentences[0]} {_costs(frame[frame['task'] == task], leader)}".rstrip()
+        where += f"{budget(rows['flops'].max())} training FLOPs"
+        answers.append(Answer(where=where, lead=lead, rest=" ".join(sentences[1:])))
     return answers
+
+
+def _costs(runs: pd.DataFrame, row: pd.Series) -> str:
+    """Return training speed and decoding state of a model and its baseline at one budget; empty without."""
+    runs = runs.assign(line=lines(runs))
+    near = runs[(runs["training_flops"] / row["flops"]).between(1 / SAME_BUDGET, SAME_BUDGET)]
+    means = near.groupby("line")[["training_tokens_per_second", "state_bytes_2k"]].mean()
+    model, baseline = str(row["model"]), str(row["baseline"])
+    if not means.index.isin([model]).any() or not means.index.isin([baseline]).any():
+        return ""
+    speeds, states = means["training_tokens_per_second"], means["state_bytes_2k"]
+    parts = []
+    if speeds[[model, baseline]].gt(0).all():
+        parts.append(f"trains {si(speeds[model])} tokens per second ({baseline} {si(speeds[baseline])})")
+    if states[[model, baseline]].gt(0).all():
+        parts.append(f"has a decoding state of {size(states[model])} ({baseline} {size(states[baseline])})")
+    return f"At {budget(row['flops'])} FLOPs {model} {' and '.join(parts)}." if parts else ""
 
 
 def _sentence(rows: pd.DataFrame) -> str:
     """Return the verdict on a model, its multipliers, their slope, and what a part of the models explains."""
     rows = rows.sort_values("flops")
     first, baseline = rows.iloc[0], str(rows["baseline"].iloc[0])
-    needs = [f"{_multiplier(row)} times at {budget(row['flops'])}" for _, row in rows.iterrows()]
-    text = f"{first['model']} {VERDICTS[first['verdict']].format(baseline)}: for its score {baseline} needs "
-    text += f"{', '.join(needs[:-1])} and {needs[-1]} FLOPs"
+    needs = [
+        _need(row, "times the compute" if i == 0 else "times") for i, (_, row) in enumerate(rows.iterrows())
+    ]
+    text = f"{first['model']} {VERDICTS[first['verdict']].format(baseline)}: "
+    text += f"for the same score {baseline} needs "
+    text += f"{', '.join(needs[:-1])} and {needs[-1]}" if len(needs) > 1 else needs[0]
     if math.isfinite(slope := float(first["slope"])):
         ends = interval_in_brackets(10 ** first["slope_low"], 10 ** first["slope_high"])
         text += f"; each decade of compute multiplies this by {10**slope:.2g}{ends}"
     return text + "."
+
+
+def _need(row: pd.Series, times: str) -> str:
+    """Return how much compute the baseline needs for the score of a model at one budget, in words."""
+    at, value = f"at {budget(row['flops'])} FLOPs", float(row["multiplier"])
+    if row["bound"] == "at least" and value <= SAME_BUDGET:  # it was not trained with more
+        # The lower end is the bound itself, or below it.
+        certainty = "" if row["low"] > 0.99 * value else "probably "
+        return f"{certainty}more than the same compute {at}, the largest budget of {row['baseline']}"
+    text = f"{row['bound']} {value:.3g} {times} {at}".strip()
+    low, high = float(row["low"]), float(row["high"])
+    if low > 0 and math.isfinite(high):
+        return f"{text} (95% interval {low:.3g} to {high:.3g})"
+    return f"{text} (95%: {low:.3g} or more)" if low > 0 else text
 
 
 def _shared(last: pd.DataFrame, part: str | None) -> list[str]:
@@ -99,7 +155,7 @@ def _multiplier(row: pd.Series) -> str:
 
 def _in_time(row: pd.Series) -> str:
     return (
-        "-" if math.isnan(row["time_multiplier"]) else f"{row['bound']} {row['time_multiplier']:.2g}".strip()
+        "-" if math.isnan(row["time_multiplier"]) else f"{BOUNDS[row['bound']]}{row['time_multiplier']:.2g}"
     )
 
 

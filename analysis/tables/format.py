@@ -40,16 +40,21 @@ def budget(value: float) -> str:
     return f"{value:.1e}".replace("e+", "e").replace(".0e", "e")
 
 
+BOUNDS = {"": "", "at least": "≥ ", "at most": "≤ "}
+
+
 def multiplier(value: float, bound: str, low: float, high: float) -> str:
-    """Return a compute multiplier, or its bound, with its interval."""
-    return f"{bound} {value:.3g}".strip() + interval_in_brackets(low, high)
+    """Return a compute multiplier, or its bound, with its interval: 6.51 [5.36, 7.7], or ≥ 1."""
+    number = f"{BOUNDS[bound]}{value:.3g}"
+    is_only_bound = bool(bound) and f"{low:.3g}" == f"{value:.3g}" and not math.isfinite(high)
+    return number if is_only_bound else number + interval_in_brackets(low, high)
 
 
 def interval_in_brackets(low: float, high: float) -> str:
-    """Return a positive interval; empty if nothing is known, as with one seed."""
+    """Return a positive interval, with ∞ for an unknown upper end; empty if nothing is known."""
     if not (low > 0 or math.isfinite(high)):
         return ""
-    return f" [{low:.3g}, {high:.3g}]" if math.isfinite(high) else f" [{low:.3g}, -]"
+    return f" [{low:.3g}, {high:.3g}]" if math.isfinite(high) else f" [{low:.3g}, ∞]"
 
 
 def seconds(value: float) -> str:

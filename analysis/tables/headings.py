@@ -6,6 +6,7 @@ import json
 
 import pandas as pd
 
+from analysis.load.scale_order import task_label
 from analysis.stats.arms import AXIS_WORDS
 from analysis.stats.comparisons import ALL_PAIRS, BASELINE, UNLEARNED
 from analysis.stats.verdicts.family import MIN_SEEDS
@@ -53,11 +54,12 @@ def joined_lines(frame: pd.DataFrame) -> list[str]:
 def title(rows: pd.DataFrame) -> str:
     """Return the heading of one table."""
     row = rows.iloc[0]
+    label = task_label(row["task"], row["scale"])
     if not isinstance(row["metric"], str):
-        return f"{row['task']}, {row['scale']}: no scores yet"
+        return f"{label}: no scores yet"
     name = row["metric"].replace("_", " ")
     mixed = f"; {row['mixed']} ranked as one (--allow-mixed)" if isinstance(row["mixed"], str) else ""
-    return f"{row['task']}, {row['scale']}: {name} on test, {row['direction']} is better{mixed}"
+    return f"{label}: {name} on test, {row['direction']} is better{mixed}"
 
 
 def held_equal(runs: pd.DataFrame) -> str:

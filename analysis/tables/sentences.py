@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from analysis.load.scale_order import scale_groups
+from analysis.load.scale_order import scale_groups, task_label
 from analysis.stats.arms import BELOW, likelihood_group, ranked
 from analysis.stats.solve_rates import SOLVED
 from analysis.stats.verdicts.family import MIN_SEEDS
@@ -67,9 +67,9 @@ def answers(arms: pd.DataFrame) -> list[str]:
         for group in dict.fromkeys(groups):
             group_rows = scored[[row_group == group for row_group in groups]]
             among = f", {TYPES[group]}" if group in TYPES else ""
-            sentences.append(f"{task}, {scale}{among}: {' '.join(_sentences(group_rows))}")
+            sentences.append(f"{task_label(task, scale)}{among}: {' '.join(_sentences(group_rows))}")
         if scored.empty:
-            sentences.append(f"{task}, {scale}: no model has a score yet.")
+            sentences.append(f"{task_label(task, scale)}: no model has a score yet.")
     return sentences
 
 

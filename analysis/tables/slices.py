@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pandas as pd
 
-from analysis.load.scale_order import TASK_SCALE, scale_groups
+from analysis.load.scale_order import TASK_SCALE, scale_groups, task_label
 from analysis.stats.grid import Grid
 from analysis.stats.text_slices import RECALL, slice_sentences
 from analysis.stats.verdicts.verdict import UNDECIDED
@@ -60,7 +60,10 @@ def slice_grids(table: pd.DataFrame) -> Iterator[Grid]:
             body.append([str(by), str(name), f"{slice_rows['share'].iloc[0]:.1%}", score, *gains])
         note = " ".join([*slice_sentences(rows), NOTE])
         yield Grid(
-            title=f"Slices of the text, {task}, {scale}, {likelihood}", head=head, rows=body, note=note
+            title=f"Slices of the text, {task_label(task, scale)}, {likelihood}",
+            head=head,
+            rows=body,
+            note=note,
         )
 
 

@@ -29,7 +29,7 @@ from analysis.stats.compute.multipliers import compute_multipliers
 from analysis.stats.extra_tests import TRAINED, further_grid, further_scores
 from analysis.stats.text_slices import slice_table
 from analysis.tables import markdown
-from analysis.tables.compute import compute_grids, over_compute
+from analysis.tables.compute import compute_grids, compute_items
 from analysis.tables.decision_accuracy import decision_grids
 from analysis.tables.format import budget, multiplier, si, size
 from analysis.tables.text import render_markdown, render_scores
@@ -94,7 +94,7 @@ def readme_block() -> str:
 def compute_block(runs: pd.DataFrame) -> str:
     """Return the sentences and the table of text over compute."""
     [grid] = compute_grids(compute_multipliers(runs), study_setting(runs, "explains"))
-    return "\n".join([*over_compute(runs), "", *markdown.table(grid.head, grid.rows), "", grid.note, ""])
+    return "\n".join([*compute_items(runs), *markdown.table(grid.head, grid.rows), "", grid.note, ""])
 
 
 def cpu_text_block() -> str:

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 
 import pandas as pd
 
+from analysis.load.scale_order import task_label
 from analysis.stats.arms import arm_table, finished
 from analysis.stats.grid import Grid
 from analysis.stats.intervals import mean_interval
@@ -92,7 +93,7 @@ def steps_grid(frame: pd.DataFrame, task: str, scale: str) -> Grid | None:
         return None
     name = references.iloc[0]
     order = arm_table(runs_of_table).query("kind == 'arm'")["arm"].tolist()
-    title = f"Training until the final validation score of {name}, {task}, {scale}"
+    title = f"Training until the final validation score of {name}, {task_label(task, scale)}"
     if name not in order:
         missing = f"{title}: there is no such arm (arms: {', '.join(order)})"
         return Grid(title=missing, head=["arm"], rows=[[model] for model in order])

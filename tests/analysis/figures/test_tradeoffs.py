@@ -116,3 +116,25 @@ def test_the_note_says_what_was_measured(study: Path) -> None:
     note = decoding_note(frame, SPEED)
     assert "after 512 tokens" in note
     assert "decoder 200,000, encoder 200,000, mamba 200,000" in note
+
+
+def test_names_stay_within_the_panel(study: Path) -> None:
+    """Names at the left end begin at their point, names at the right end there, and none is at the edge."""
+    frame = load_study(study, "compare")
+    frame.loc[frame["status"] == "complete", "state_bytes_2k"] = frame["backbone"].map(
+        {"decoder": 1e6, "mamba": 1e4, "s4": 1e5, "moe": 1e6}
+    )
+    figure = pareto_fronts(frame)
+    assert figure is not None
+    panels = [
+        [trace for trace in figure.data if trace.xaxis == axis and trace.mode == "markers+text"]
+        for axis in dict.fromkeys(trace.xaxis for trace in figure.data)
+    ]
+    for traces in panels:
+        ordered = sorted(traces, key=lambda trace: trace.x[0])
+        assert ordered[0].textposition.endswith("right")
+        assert ordered[-1].textposition.endswith("left") or ordered[-1].x == ordered[0].x
+        low, high = figure.layout[traces[0].yaxis.replace("y", "yaxis")].range
+        scores = [float(trace.y[0]) for trace in traces]
+        assert low < min(scores) - 0.05 * (high - low)
+        assert high > max(scores) + 0.05 * (high - low)

@@ -51,7 +51,7 @@ def test_each_budget_has_a_multiplier_and_the_model_a_verdict() -> None:
     """A loss lower by 0.3 is worth 10^0.3 = 2 times the FLOPs."""
     lines = printed(3).splitlines()
     assert "ahead; 1.00x per decade" in lines[-2]
-    assert "at least 1 [" in lines[-2]
+    assert "≥ 1" in lines[-2]
     assert " 2 [1.9" in lines[-3] or " 1.99 [1.9" in lines[-3]
     assert not any(line.strip().startswith("decoder") for line in lines)
 

@@ -10,7 +10,7 @@ import pytest
 
 from analysis.figures.style import log_axis
 from analysis.tables.columns import interval, p_text
-from analysis.tables.format import flops, seconds, si, size
+from analysis.tables.format import flops, multiplier, seconds, si, size
 from experiments.runtime.console import clock, count, plural
 
 MAGNITUDES = [0.0, *(m * 10.0**e for e in range(-9, 16) for m in (1, 1.234, 5, 9.994, 9.996, 9.99999))]
@@ -97,3 +97,11 @@ def test_a_p_value_is_never_zero() -> None:
 )
 def test_plurals(number: float, noun: str, text: str) -> None:
     assert plural(number, noun) == text
+
+
+def test_a_multiplier_shows_what_is_known() -> None:
+    assert multiplier(6.51, "", 5.36, 7.7) == "6.51 [5.36, 7.7]"
+    assert multiplier(2.56, "", 1.77, math.inf) == "2.56 [1.77, ∞]"
+    assert multiplier(3.11, "at least", 2.75, math.inf) == "≥ 3.11 [2.75, ∞]"
+    assert multiplier(1.0, "at least", 1.0, math.inf) == "≥ 1"  # the interval would repeat the bound
+    assert multiplier(0.5, "at most", 0.0, math.inf) == "≤ 0.5"
