@@ -23,6 +23,8 @@ VERDICTS = {
     "undecided": "is undecided against {}",
 }
 """Verdicts over all budgets as the beginning of a sentence."""
+COSTS = ("training_tokens_per_second", "state_bytes_2k")
+"""Columns of the frame whose means are told of the first model."""
 NOTE = (
     "multiplier: how many times the FLOPs of a model the baseline needs for the same score, interpolated "
     "between the budgets of the baseline. In brackets the 95% interval over seeds, corrected for the number "
@@ -68,13 +70,15 @@ def compute_answers(frame: pd.DataFrame) -> list[Answer]:
 
 def _costs(runs: pd.DataFrame, row: pd.Series) -> str:
     """Return training speed and decoding state of a model and its baseline at one budget; empty without."""
+    if not {*COSTS} <= {*runs}:
+        return ""
     runs = runs.assign(line=lines(runs))
     near = runs[(runs["training_flops"] / row["flops"]).between(1 / SAME_BUDGET, SAME_BUDGET)]
-    means = near.groupby("line")[["training_tokens_per_second", "state_bytes_2k"]].mean()
+    means = near.groupby("line")[[*COSTS]].mean()
     model, baseline = str(row["model"]), str(row["baseline"])
     if not means.index.isin([model]).any() or not means.index.isin([baseline]).any():
         return ""
-    speeds, states = means["training_tokens_per_second"], means["state_bytes_2k"]
+    speeds, states = (means[column] for column in COSTS)
     parts = []
     if speeds[[model, baseline]].gt(0).all():
         parts.append(f"trains {si(speeds[model])} tokens per second ({baseline} {si(speeds[baseline])})")

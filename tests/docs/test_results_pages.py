@@ -66,7 +66,7 @@ def test_text_over_compute_is_of_the_laptop_track_and_the_larger_budget() -> Non
     assert (runs["status"] == "complete").all()
     assert runs["fingerprint"].nunique() == 1
     assert renew_tables.quoted(RESULTS / "text.md") == renew_tables.cpu_text_block()
-    kept = pd.read_csv(RESULTS / "text.csv").fillna({"bound": ""})
+    kept = pd.read_csv(RESULTS / "text.csv", dtype={"bound": str}).fillna({"bound": ""})
     pd.testing.assert_frame_equal(kept, renew_tables.compute_multipliers(runs), check_dtype=False, rtol=1e-6)
 
 

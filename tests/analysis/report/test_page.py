@@ -136,10 +136,10 @@ def test_a_study_with_several_budgets_begins_with_score_over_compute(write_run: 
     figure = score_over_compute(frame)
     assert figure is not None
     assert [(trace.name, list(trace.x)) for trace in figure.data] == [
-        ("decoder", [5e11, 2e12, 8e12]), ("mamba", [5e11, 2e12, 8e12]),
+        ("mamba", [5e11, 2e12, 8e12]), ("decoder", [5e11, 2e12, 8e12]),
         ("xz", [5e11, pytest.approx(2e12), 8e12]),
     ]  # fmt: skip
-    assert list(figure.data[1].y) == pytest.approx([2.305, 2.205, 2.105])
+    assert list(figure.data[0].y) == pytest.approx([2.305, 2.205, 2.105])
     html = render_page(frame, history)
     assert html.index("data-plot") < html.index("<table class=")
     assert score_over_compute(frame.assign(training_flops=5e11)) is None  # one budget
