@@ -122,7 +122,7 @@ def run_commands(archbench: Path, folder: Path) -> int:
     return 0
 
 
-def tested_paths() -> list[str]:
+def outermost_paths() -> list[str]:
     """Return the paths in ``FILES`` that are in no other one.
 
     pytest 8.4 would leave out the other files of a folder if one of its files is named too.
@@ -134,7 +134,7 @@ def tested_paths() -> list[str]:
 def run_tests(python: Path) -> int:
     """Run the fast tests of ``FILES`` and those of the wheel, and return the exit code."""
     words = [str(python), "-m", "pytest", "-p", "no:cacheprovider"]
-    files = tested_paths()
+    files = outermost_paths()
     environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
     fast = subprocess.run([*words, "--tier", "fast", *files], cwd=ROOT, env=environment)
     wheel = subprocess.run([*words, "--tier", "all", "tests/test_wheel.py"], cwd=ROOT, env=environment)

@@ -4,7 +4,7 @@ import re
 import tomllib
 
 from tests import ROOT
-from tests.dependencies import FILES, tested_paths
+from tests.dependencies import FILES, outermost_paths
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
@@ -19,7 +19,7 @@ def test_every_dependency_has_a_lower_bound_and_tests() -> None:
 
 
 def test_no_path_is_named_twice() -> None:
-    paths = tested_paths()
+    paths = outermost_paths()
     assert len(paths) == len(set(paths))
     assert {"tests/analysis/figures", "tests/architectures/pretrained/test_folder.py"} <= set(paths)
     assert not [path for path in paths if path.startswith("tests/analysis/figures/")]
