@@ -78,7 +78,7 @@ def run(archbench: Path, folder: Path, *words: str) -> str:
     """Run a command in a folder, and return its output."""
     inherited = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "WANDB", "HYDRA"))}
     ended = subprocess.run(
-        [archbench, *words], cwd=folder, env=inherited, capture_output=True, text=True, timeout=300
+        [archbench, *words], cwd=folder, env=inherited, capture_output=True, text=True, timeout=900
     )
     assert ended.returncode == 0, ended.stdout + ended.stderr
     return ended.stdout

@@ -48,7 +48,9 @@ class Tab:
         while b"\0" not in self._pending:
             ready, _, _ = select.select([self._answers], [], [], PATIENCE)
             assert ready, "Chromium did not answer"
-            self._pending += os.read(self._answers, 1 << 16)
+            received = os.read(self._answers, 1 << 16)
+            assert received, "Chromium has ended"
+            self._pending += received
         message, _, self._pending = self._pending.partition(b"\0")
         return message
 
@@ -63,10 +65,10 @@ class Tab:
         )
         features = [{"name": "prefers-color-scheme", "value": scheme}]
         self._call("Emulation.setEmulatedMedia", features=features)
+        self.evaluate("window.isLeft = true")  # the page before may have the same address
         self._call("Page.navigate", url=page.resolve().as_uri())
-        self.wait(
-            f"location.pathname.endsWith({json.dumps(page.name)}) && document.readyState === 'complete'"
-        )
+        there = f"location.pathname.endsWith({json.dumps(page.name)})"
+        self.wait(f"!window.isLeft && {there} && document.readyState === 'complete'")
 
     def evaluate(self, script: str) -> Any:
         """Return the value of an expression in the page; a promise is awaited."""
@@ -77,9 +79,16 @@ class Tab:
     def wait(self, condition: str) -> None:
         """Wait until an expression is true."""
         deadline = time.monotonic() + PATIENCE
-        while not self.evaluate(f"Boolean({condition})"):
+        while not self._is_true(condition):
             assert time.monotonic() < deadline, f"never true: {condition}"
             time.sleep(0.05)
+
+    def _is_true(self, condition: str) -> bool:
+        """Return True if an expression is true; False between two pages, which evaluate nothing."""
+        try:
+            return bool(self.evaluate(f"Boolean({condition})"))
+        except AssertionError:
+            return False
 
     def move(self, element: str) -> None:
         """Move the mouse to the middle of an element, an expression, and scroll to it before."""
