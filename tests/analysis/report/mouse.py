@@ -16,7 +16,7 @@ from typing import Any
 
 from tests.analysis.report.browser import CHROMIUM, REMEDY
 
-PATIENCE = 120.0
+PATIENCE = 60.0
 """Seconds to wait for an answer of Chromium, or for a page, on a busy machine."""
 
 
@@ -96,6 +96,10 @@ class Tab:
         x, y = self.evaluate(
             f"(r => [r.left + r.width / 2, r.top + r.height / 2])(({element}).getBoundingClientRect())"
         )
+        self.move_to(x, y)
+
+    def move_to(self, x: float, y: float) -> None:
+        """Move the mouse to a point of the window."""
         self._call("Input.dispatchMouseEvent", type="mouseMoved", x=x - 2, y=y)
         self._call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
         self._at = (x, y)

@@ -11,6 +11,11 @@ from tests.analysis.report.test_browser import written
 pytestmark = [pytest.mark.browser, pytest.mark.skipif(CHROMIUM is None, reason=REMEDY)]
 
 FIGURE = "document.querySelector('#curves [data-curve]:not([hidden]) .figure')"
+POINT = f"""(path => {{
+  const end = path.getPointAtLength(0).matrixTransform(path.getScreenCTM());
+  return [end.x + 3, end.y];
+}})({FIGURE}.querySelector('.scatterlayer .lines path'))"""
+"""Place in the window of the first point of the first line."""
 NAME = f"{FIGURE}.querySelector('.legendtext').dataset.unformatted"
 
 
@@ -27,7 +32,7 @@ def test_hover_shows_values_and_a_click_hides_a_model(
         tab.wait(
             f"{FIGURE}.querySelector('.legendtoggle') && {FIGURE}.querySelector('.scatterlayer .lines path')"
         )
-        tab.move(f"{FIGURE}.querySelector('.nsewdrag')")
+        tab.move_to(*tab.evaluate(POINT))
         tab.wait(f"{FIGURE}.querySelector('.hoverlayer .hovertext')")
         text = tab.evaluate(f"{FIGURE}.querySelector('.hoverlayer .hovertext').textContent")
         models = tab.evaluate("[...document.querySelectorAll('.arms input')].map(each => each.value)")
