@@ -10,7 +10,7 @@ unexport PYTHONDONTWRITEBYTECODE
 PYTEST := $(BIN)/python -m pytest
 PARALLEL := --numprocesses $(JOBS) --dist loadfile --no-loadscope-reorder
 
-.PHONY: help install compare track test test-full validate test-slurm test-gpu test-kernels test-browser test-dependencies durations bench lint pictures docs clean version release release-check
+.PHONY: help install compare track test test-full validate test-slurm test-gpu test-kernels test-browser test-dataset test-dependencies durations bench lint pictures docs clean version release release-check
 
 help:
 	@echo "make compare           train all families on a CPU, print the answer and the tables, write the report"
@@ -21,6 +21,7 @@ help:
 	@echo "make test-gpu          run the tests that need a CUDA device, see docs/performance/gpu.md"
 	@echo "make test-kernels      run the Triton kernels of mamba-ssm and flash-linear-attention in Triton's interpreter"
 	@echo "make test-browser      open the report and the board in Chromium, where it is installed"
+	@echo "make test-dataset      validate the metadata of the results with mlcroissant"
 	@echo "make test-dependencies test the wheel with RESOLUTION=lowest-direct or highest, and VERSION=3.13 of Python"
 	@echo "make durations         run both and record how long each test takes; nothing else running"
 	@echo "make validate          validate the submissions that were added or changed since BASE=COMMIT"
@@ -64,6 +65,18 @@ test-slurm: $(INSTALLED)
 test-gpu: $(INSTALLED)
 	@$(PYTEST) --tier all -m gpu tests/gpu
 
+INSTALL_DOCS := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,docs]'
+CROISSANT := .croissant/.installed
+
+# In a folder of its own: with its dependencies it would bring type stubs of pandas, which mypy would use.
+$(CROISSANT): tests/analysis/croissant_requirements.txt | $(INSTALLED)
+	@rm -rf .croissant
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target .croissant -r tests/analysis/croissant_requirements.txt
+	@touch $@
+
+test-dataset: $(CROISSANT)
+	@PYTHONPATH=.croissant $(PYTEST) --tier all tests/analysis/test_dataset.py
+
 KERNELS := .kernels/.installed
 DOWNLOAD := $(BIN)/python -m pip download --quiet --disable-pip-version-check --no-deps --no-build-isolation --no-binary :all:
 
@@ -81,6 +94,7 @@ test-kernels: $(KERNELS)
 	@PYTHONPATH=.kernels/mamba_ssm-2.3.1:.kernels/packages $(PYTEST) --tier all -k "code_of_the_authors" tests/architectures/layers/ssm
 
 test-browser: $(INSTALLED)
+	@$(INSTALL_DOCS)
 	@$(PYTEST) --tier all -m browser tests/analysis tests/docs
 
 RESOLUTION ?= lowest-direct
@@ -112,7 +126,7 @@ pictures: $(INSTALLED)
 	@$(BIN)/python -m tests.docs.pictures
 
 docs: $(INSTALLED)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,docs]'
+	@$(INSTALL_DOCS)
 	@$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
 
 version: $(INSTALLED)

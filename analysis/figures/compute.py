@@ -20,7 +20,7 @@ from analysis.stats.arms import arm_table, ranked
 from analysis.stats.compute.multiplier import SAME_BUDGET
 from analysis.stats.targets.performance_profile import lines
 from analysis.tables.format import budget
-from analysis.tables.sentences import TYPES
+from analysis.tables.sentences import with_likelihood
 
 
 def score_over_compute(frame: pd.DataFrame) -> go.Figure | None:
@@ -38,7 +38,7 @@ def score_over_compute(frame: pd.DataFrame) -> go.Figure | None:
     ]
     if not panels:
         return None
-    figure, cells = make_panels([_title(*key) for key, _ in panels])
+    figure, cells = make_panels([with_likelihood(*key) for key, _ in panels])
     indices, in_legend = palette_indices([str(name) for name in frame["backbone"].unique()]), set()
     for (key, rows), cell in zip(panels, cells, strict=True):
         last = (
@@ -87,10 +87,6 @@ def _reference(name: str, score: float, rows: pd.DataFrame) -> go.Scatter:
         name=name, showlegend=False, line={"color": REFERENCE_COLOUR, "width": 1, "dash": "dot"},
         hovertemplate=f"<b>{name}</b> {score:.4f}<extra></extra>",
     )  # fmt: skip
-
-
-def _title(task: str, likelihood: object) -> str:
-    return f"{task}, {TYPES[str(likelihood)]}" if str(likelihood) in TYPES else task
 
 
 def _line(line: str, points: pd.DataFrame, index: int, *, legend: bool) -> go.Scatter:

@@ -35,7 +35,6 @@ from experiments.runtime.errors import nearest
 FIGURE = Path("findings") / "findings.svg"
 TABLE = Path("findings") / "findings.csv"
 PUBLISHED = Path("results") / "published.csv"
-"""Characters of a line where the output is no terminal."""
 
 
 @dataclass(frozen=True, kw_only=True)

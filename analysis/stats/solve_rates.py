@@ -27,9 +27,8 @@ SPAN, JUMP = 0.1, 0.5
 its seeds are on both sides of ``study.solved``, ``JUMP`` in any case."""
 
 COLUMNS = [
-    *["task", "scale", "arm", "threshold", "solved", "runs", "rate", "low", "high"],
-    *["bits", "bits_margin"],
-]
+    "task", "scale", "arm", "threshold", "solved", "runs", "rate", "low", "high", "bits", "bits_margin",
+]  # fmt: skip
 
 
 def solve_rates(frame: pd.DataFrame) -> pd.DataFrame:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-import re
+from collections.abc import Iterator
 
 import pandas as pd
 
@@ -13,7 +13,7 @@ from analysis.stats.compute.multipliers import GROUP, compute_multipliers
 from analysis.stats.grid import Grid
 from analysis.stats.targets.performance_profile import lines
 from analysis.tables.format import BOUNDS, budget, interval_in_brackets, multiplier, si, size
-from analysis.tables.sentences import TYPES, Answer
+from analysis.tables.sentences import Answer, with_likelihood
 
 VERDICTS = {
     "ahead": "is ahead of {}",
@@ -35,37 +35,42 @@ NOTE = (
 
 
 def over_compute(frame: pd.DataFrame) -> list[str]:
-    """Return the sentences of ``compute_answers``: a string for each task and likelihood type."""
-    return [f"{found.where}: {found.lead} {found.rest}".rstrip() for found in compute_answers(frame)]
+    """Return the sentences on each task and likelihood type as one string."""
+    return [f"{where}: {' '.join(sentences)}" for where, sentences in _sentences(frame)]
 
 
 def compute_items(frame: pd.DataFrame) -> list[str]:
     """Return the same sentences as items of a list in Markdown, one for each model."""
-    lines = []
-    for found in compute_answers(frame):
-        rest = re.split(r"(?<=\.) (?=\S+ (?:is|crosses|has) )", found.rest) if found.rest else []
-        lines += [f"{found.where}:", "", *(f"- {sentence}" for sentence in (found.lead, *rest)), ""]
-    return lines
+    items = []
+    for where, sentences in _sentences(frame):
+        items += [f"{where}:", "", *(f"- {sentence}" for sentence in sentences), ""]
+    return items
 
 
 def compute_answers(frame: pd.DataFrame) -> list[Answer]:
-    """Return the sentences of a study with several budgets, for each task and likelihood type.
+    """Return the same sentences in parts: that on the best model, and the rest."""
+    return [
+        Answer(where=where, lead=sentences[0], rest=" ".join(sentences[1:]))
+        for where, sentences in _sentences(frame)
+    ]
 
-    A sentence for each model, the best at the largest budget first, then one on ``study.explains``. The lead
-    is on the first model and its costs.
+
+def _sentences(frame: pd.DataFrame) -> Iterator[tuple[str, list[str]]]:
+    """Yield for each task and likelihood type of a study with several budgets what it is, and its sentences.
+
+    There is one for each model, the best at the largest budget first, with its costs, then one on
+    ``study.explains``.
     """
-    multipliers, answers = compute_multipliers(frame), []
-    for (task, likelihood, metric), rows in multipliers.groupby(GROUP, dropna=False, sort=True):
-        kind = f", {TYPES[likelihood]}" if likelihood in TYPES else ""
-        where = f"{task}{kind}, {str(metric).replace('_', ' ')} from {budget(rows['flops'].min())} to "
+    for (task, likelihood, metric), rows in compute_multipliers(frame).groupby(
+        GROUP, dropna=False, sort=True
+    ):
+        first, final = budget(rows["flops"].min()), budget(rows["flops"].max())
+        where = f"{with_likelihood(task, likelihood)}, {str(metric).replace('_', ' ')} from {first} to "
         last = rows.sort_values("flops").groupby("model").tail(1).sort_values("score")
         sentences = [_sentence(rows[rows["model"] == model]) for model in last["model"]]
+        sentences[0] = f"{sentences[0]} {_costs(frame[frame['task'] == task], last.iloc[0])}".rstrip()
         sentences += _shared(last, study_setting(frame, "explains"))
-        leader = last.iloc[0]
-        lead = f"{sentences[0]} {_costs(frame[frame['task'] == task], leader)}".rstrip()
-        where += f"{budget(rows['flops'].max())} training FLOPs"
-        answers.append(Answer(where=where, lead=lead, rest=" ".join(sentences[1:])))
-    return answers
+        yield f"{where}{final} training FLOPs", sentences
 
 
 def _costs(runs: pd.DataFrame, row: pd.Series) -> str:
@@ -130,13 +135,12 @@ def compute_grids(multipliers: pd.DataFrame, part: str | None) -> list[Grid]:
     """Return a table for each task and likelihood type: a row for each model and budget."""
     grids = []
     for (task, likelihood, metric), rows in multipliers.groupby(GROUP, dropna=False, sort=True):
-        kind = f", {TYPES[likelihood]}" if likelihood in TYPES else ""
         baseline = str(rows["baseline"].iloc[0])
         has_part = bool(rows["shared"].notna().any())
         head = ["model", "FLOPs", "seeds", str(metric).replace("_", " "), baseline, "multiplier", "in time"]
         grids.append(
             Grid(
-                title=f"Compute multipliers over {baseline}, {task}{kind}",
+                title=f"Compute multipliers over {baseline}, {with_likelihood(task, likelihood)}",
                 head=[*head, *["shared"] * has_part, "all budgets"],
                 rows=[
                     [

@@ -54,6 +54,11 @@ def answer(line: str) -> Answer:
     return Answer(where=where, lead=lead + end.rstrip(), rest=rest)
 
 
+def with_likelihood(label: str, likelihood: object) -> str:
+    """Return the name of a table with the likelihood type of its scores, if they are likelihoods."""
+    return f"{label}, {TYPES[str(likelihood)]}" if str(likelihood) in TYPES else label
+
+
 def answers(arms: pd.DataFrame) -> list[str]:
     """Return the sentences of all tasks, one string for each task and likelihood type.
 
@@ -66,8 +71,8 @@ def answers(arms: pd.DataFrame) -> list[str]:
         groups = [likelihood_group(row) for _, row in scored.iterrows()]
         for group in dict.fromkeys(groups):
             group_rows = scored[[row_group == group for row_group in groups]]
-            among = f", {TYPES[group]}" if group in TYPES else ""
-            sentences.append(f"{task_label(task, scale)}{among}: {' '.join(_sentences(group_rows))}")
+            label = with_likelihood(task_label(task, scale), group)
+            sentences.append(f"{label}: {' '.join(_sentences(group_rows))}")
         if scored.empty:
             sentences.append(f"{task_label(task, scale)}: no model has a score yet.")
     return sentences

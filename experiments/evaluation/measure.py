@@ -295,8 +295,7 @@ def summarise(scores: list[Score], objective: Objective, split: str, available: 
     """Pools the scores of all sequences; the split has ``available``, or never ends."""
     accuracy_N = _joined([s.accuracy_B for s in scores])
     items = len(accuracy_N) or sum(len(s.nats_B) for s in scores if s.nats_B is not None)
-    cluster_N = _joined([s.cluster_B for s in scores])
-    cluster_N = cluster_N if len(cluster_N) else np.arange(items, dtype=np.float64)
+    cluster_N = _clusters(scores, items)
     if len(accuracy_N):
         metric = Metric(
             name="answer_accuracy",
@@ -331,7 +330,6 @@ def summarise(scores: list[Score], objective: Objective, split: str, available: 
 def bits_per_answer(scores: list[Score], split: str, available: int | None) -> Metric:
     """Return the cross-entropy of the answers: it still changes where an accuracy stays at chance or at 1."""
     nats_N, answers_N = _joined([s.nats_B for s in scores]), _joined([s.answers_B for s in scores])
-    cluster_N = _joined([s.cluster_B for s in scores])
     metric = Metric(
         name="bits_per_answer",
         split=split,
@@ -345,8 +343,13 @@ def bits_per_answer(scores: list[Score], split: str, available: int | None) -> M
         standard_error=math.nan,
         items=len(nats_N),
     )
-    cluster_N = cluster_N if len(cluster_N) else np.arange(len(nats_N), dtype=np.float64)
-    return _with_errors(metric, nats_to_bits(nats_N), answers_N, cluster_N, available)
+    return _with_errors(metric, nats_to_bits(nats_N), answers_N, _clusters(scores, len(nats_N)), available)
+
+
+def _clusters(scores: list[Score], items: int) -> NDArray[np.float64]:
+    """Return the cluster (N,) of each item; every item is its own where the batches name none."""
+    cluster_N = _joined([s.cluster_B for s in scores])
+    return cluster_N if len(cluster_N) else np.arange(items, dtype=np.float64)
 
 
 def _with_errors(

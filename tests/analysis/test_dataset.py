@@ -46,7 +46,7 @@ def test_croissant_has_the_hash_and_the_columns_of_each_frame(folder: Path) -> N
 
 def test_mlcroissant_validates_the_metadata_and_reads_frames(folder: Path) -> None:
     """It is not installed with ``[dev]``: it brings type stubs of pandas, which mypy would use."""
-    mlcroissant = pytest.importorskip("mlcroissant", reason="needs mlcroissant: pip install mlcroissant")
+    mlcroissant = pytest.importorskip("mlcroissant", reason="needs mlcroissant: make test-dataset")
     assert main([f"folder={folder}"]) == 0
     dataset = mlcroissant.Dataset(folder / "croissant.json")
     assert [record["mine/seed"] for record in dataset.records("mine")] == [0, 1]

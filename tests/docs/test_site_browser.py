@@ -34,8 +34,8 @@ CONTRAST = """(() => {
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The pages as Sphinx makes them, with the theme and the style of ``docs/conf.py``."""
-    pytest.importorskip("furo")
-    pytest.importorskip("myst_parser")
+    for name in ("furo", "myst_parser"):
+        pytest.importorskip(name, reason=f"needs {name}: make test-browser installs it")
     source, out = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("site")
     for name in (*PAGES, *PICTURES):
         if (DOCS / name).exists():

@@ -30,8 +30,7 @@ FAST = [PRINTED[0], PRINTED[4]]
 def test_tables_fit_into_a_terminal(words: tuple[str, ...], tmp_path: Path) -> None:
     command = words[0]
     assert any(command in group for group in COMMANDS.values())
-    in_docs = command in ("findings", "findings predictions")
-    arguments = [*words[1:], *([] if in_docs else [f"runs={tmp_path}"] * (command == "plan"))]
+    arguments = [*words[1:], *[f"runs={tmp_path}"] * (command == "plan")]
     ended = subprocess.run(
         [sys.executable, "-m", "experiments.cli", *command.split(), *arguments],
         cwd=ROOT, capture_output=True, text=True, timeout=300, check=True,

@@ -92,6 +92,13 @@ def test_a_folder_that_cannot_be_read_is_rejected_with_the_reason(
     assert main([f"{tmp_path}/none"]) == 2
 
 
+def check_one_error(capsys: pytest.CaptureFixture[str], reason: str) -> None:
+    """Assert that one line was printed to stderr, with a reason."""
+    error = capsys.readouterr().err
+    assert reason in error
+    assert error.count("\n") == 1
+
+
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
@@ -111,9 +118,7 @@ def test_what_is_no_folder_is_one_error(
     (tmp_path / "submission").mkdir()
     (tmp_path / "submission.zip").touch()
     assert main(words) == 2
-    error = capsys.readouterr().err
-    assert reason in error
-    assert error.count("\n") == 1
+    check_one_error(capsys, reason)
 
 
 @pytest.mark.parametrize(
@@ -137,7 +142,5 @@ def test_a_model_without_runs_is_not_submitted(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert submit.main([*words, "authors=A. Author"]) == 2
-    error = capsys.readouterr().err
-    assert reason in error
-    assert error.count("\n") == 1
+    check_one_error(capsys, reason)
     assert not (tmp_path / "submission").exists()

@@ -49,7 +49,7 @@ def test_anchors_merges_and_numbers_are_read_as_omegaconf_reads_them() -> None:
 
 def test_a_merge_below_another_is_no_second_key() -> None:
     text = "top:\n  inner:\n    b: &b {<<: {x: 1}, x: 2}\nc: {<<: *b}\n"
-    assert parse_yaml(text) == yaml.load(text, yaml.CSafeLoader)
+    assert parse_yaml(text) == yaml.safe_load(text)
 
 
 def test_every_file_of_the_configuration_is_read_as_before() -> None:
