@@ -82,7 +82,7 @@ def add_board(app: object, name: str, template: str, context: dict[str, Any], do
 
 
 def board_pages(app: Any) -> Iterator[tuple[str, dict[str, str], str]]:
-    """Yield the other pages of the board, and write the files beside them."""
+    """Yield the other pages of the board, and write the files next to them."""
     board, (_, *others) = results_board()
     for name, content in downloads(board).items():
         write(Path(app.outdir) / "board" / name, content)

@@ -6,7 +6,7 @@
     torchrun --nproc-per-node 2 -m experiments.train backbone=decoder parallel=fsdp
 
 A run that is complete, diverged or ran out of memory is not trained again; one that was stopped continues.
-A run of a sweep or a study that is refused leaves a record, and the others are trained.
+A run of a sweep or a study that is rejected leaves a record, and the remaining ones are trained.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def listed(cfg: DictConfig) -> RunCost:
 
 
 def show(costs: Sequence[RunCost], runs: Sequence[Sequence[str]]) -> AbstractContextManager[None]:
-    """Return a context with the view of a sweep. Runs that cannot be read, which are refused, are left out.
+    """Return a context with the view of a sweep. Runs that cannot be read, which are rejected, are left out.
 
     Args:
         costs: of the runs, each with the settings of one seed.

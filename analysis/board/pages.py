@@ -100,7 +100,7 @@ def read_board(docs: Path) -> Board:
 
 
 def downloads(board: Board) -> dict[str, str | bytes]:
-    """Return the files beside the pages: style, script, and the scores."""
+    """Return the files next to the pages: style, script, and the scores."""
     scores = score_frame(board.rankings)
     texts = {name: (HERE / name).read_text(encoding="utf-8") for name in ("board.css", "board.js")}
     return {**texts, "scores.csv": csv_text(scores), "scores.parquet": parquet(scores)}

@@ -170,7 +170,7 @@ def open_submission(config: ValidateConfig, scratch: Path) -> Opened:
     copy_modules(folder, code := scratch / "code")
     sys.path.insert(0, str(code))
     os.environ["PYTHONPATH"] = os.pathsep.join([str(code), os.environ.get("PYTHONPATH", "")])
-    # A copy, because reading caches the frame of a study beside its runs.
+    # A copy, because reading caches the frame of a study next to its runs.
     submitted, retrained = scratch / "submitted", scratch / "retrained"
     if (folder / RUNS).is_dir():
         shutil.copytree(folder / RUNS, submitted, ignore=shutil.ignore_patterns(".*"))

@@ -159,7 +159,7 @@ def read_config_json(path: Path) -> HFConfig:
     text = {"model_type": family.model_types[0]} | hf["text_config"]
     supported_value(text, "model_type", *family.model_types)
     shared = {key: value for key, value in hf.items() if key in SHARED or key.endswith("_token_id")}
-    # The full model decides whether the head is the token table, whatever text_config says.
+    # The full model decides whether the head is the token table, regardless of text_config.
     return text | {"tie_word_embeddings": True, "architectures": [family.wrappers[model_type]]} | shared
 
 

@@ -142,7 +142,7 @@ def read_run(path: Path) -> StoredRun:
 def load_model(path: Path, device: torch.device, *, task: Task | None = None) -> LoadedModel:
     """Load the model of a folder, with what is needed to use it on ``task``.
 
-    Without a task it can be given prompts: text, through the tokenizer that was saved beside the model,
+    Without a task it can be given prompts: text, through the tokenizer that was saved next to the model,
     or examples of the run's task where that is not text.
 
     Raises:

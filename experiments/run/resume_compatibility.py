@@ -1,4 +1,4 @@
-"""Checks what has changed between the sessions of a run: refused, or reported and recorded in the result.
+"""Checks what has changed between the sessions of a run: rejected, or reported and recorded in the result.
 
 Settings that decide the result are part of the folder's name, so that a changed one begins another run.
 What can still change under the same name is looked at here: the stored configuration, the data, the code,
@@ -75,7 +75,7 @@ def compare_provenance(folder: Path, now: Provenance, log: Callable[[str], objec
     Args:
         folder: the run folder, as the previous session left it.
         now: the provenance of this one.
-        log: receives one line that says what has changed.
+        log: receives one line with what has changed.
 
     Raises:
         DataError: the data is not what training began with.

@@ -154,7 +154,7 @@ def read_settings(sections: Sections, *, untuned: bool = False) -> Settings:
 def _adopt_initial(tree: dict[str, Any]) -> Initial | None:
     """Puts the backbone of ``init_from`` into the configuration, as large as it is.
 
-    A backbone or a scale on the command line would be ignored, so it is refused unless it says the same.
+    A backbone or a scale on the command line would be ignored, so it is rejected unless it is the same.
     Settings of the backbone that matter only in training replace those of the model.
     """
     if tree.get("init_from") is None:

@@ -1,6 +1,6 @@
-"""Cells of a study that are not trained: those refused before they begin, and those with a stored result.
+"""Cells of a study that are not trained: those rejected before they begin, and those with a stored result.
 
-A refused cell leaves a record, so that it stays a row of its study. Where the settings could be read, the
+A rejected cell leaves a record, so that it stays a row of its study. Where the settings could be read, the
 record is in the folder of the run. Else the folder is named by the words of the cell.
 ``runs/STUDY/.refused/`` has a file for each, named by these words too: the record is removed when the same
 words begin a run, which may have another folder by then.

@@ -1,9 +1,9 @@
 """Learning rates that ``analysis.rates`` chose, for a study that confirms them on fresh seeds.
 
 A study selects them with ``study.tuned``, the path of a rates.yaml. A run then gets the rate of its
-task, scale and backbone, and is refused under a seed that the rates were chosen with: the best of
-several runs is in part the luckiest, and would be again. A rate at the edge of its grid is refused, unless
-``study.fixed_grid`` says that every model has the same trials, and no more of them.
+task, scale and backbone, and is rejected under a seed that the rates were chosen with: the best of
+several runs is in part the luckiest, and would be again. A rate at the edge of its grid is rejected, unless
+``study.fixed_grid`` states that every model has the same trials, and no more of them.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 0 complete · 1 unexpected error · 2 bad configuration · 3 bad data · 4 diverged ·
 5 out of memory · 6 storage or checkpoint · 7 another process holds the run ·
-75 preempted, may be continued. ``docs/reference/reliability.md`` says what to do about each.
+75 preempted, may be continued. ``docs/reference/reliability.md`` has the remedy for each.
 """
 
 from __future__ import annotations

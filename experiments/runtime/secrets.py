@@ -76,7 +76,7 @@ def redact(tree: Any, name: str = "") -> Any:
     credential or token (not "tokens", not "tokenizer", and numbers under a
     "token" name stay: FLOPs per token are no secret); the same in ``name=value``
     strings, such as overrides; tokens of a known shape, such as hf_ and sk-; 40 hex digits,
-    unless the name says they are a commit, a revision or a hash; user and
+    unless by their name they are a commit, a revision or a hash; user and
     password in a URL; anywhere, the values of environment variables with such
     names, however they are quoted. The argument is not changed.
 

@@ -35,7 +35,7 @@ class Kept:
     """Bytes kept for the backward pass of a micro-batch."""
 
     blocks: int
-    """All that the blocks keep, and what embedding, last norm and loss do beside logits."""
+    """All that the blocks keep, and what embedding, last norm and loss do in addition to logits."""
     recomputed: int
     """The same where blocks are computed again: their inputs, and all that the largest of them keeps."""
     logits: int

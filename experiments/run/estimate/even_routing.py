@@ -17,7 +17,7 @@ from architectures.layers.moe.experts import Experts
 
 
 def route_evenly(model: nn.Module) -> None:
-    """Give each expert of a model equally many tokens, whatever its router says."""
+    """Give each expert of a model equally many tokens, regardless of its router."""
     for layer in (part for part in model.modules() if isinstance(part, Experts)):
         if layer.exchange is None:
             layer.exchange = lambda run: _run_evenly

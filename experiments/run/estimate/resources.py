@@ -44,7 +44,7 @@ class StepMemory:
     temporaries: int
     """Gradients of a block before they are added up, or of everything under ``ddp``."""
     micro_batches: int
-    """Forward and backward passes of a step; after the first, gradients stay beside activations."""
+    """Forward and backward passes of a step; after the first, gradients stay along with activations."""
 
     @property
     def buffers(self) -> int:

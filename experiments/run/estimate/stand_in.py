@@ -23,7 +23,7 @@ NO_HUB: dict[str, Any] = {
 def with_stand_in(settings: Settings) -> tuple[Settings, bool]:
     """Return settings that can be planned without a network, and True where another text stands in.
 
-    Cost and size depend on lengths and on the number of symbols, not on what the text says: a dataset of the
+    Cost and size depend on lengths and on the number of symbols, not on the text itself: a dataset of the
     hub that is not prepared is replaced by the embedded text. Nothing else is.
     """
     task = settings.task

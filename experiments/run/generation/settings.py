@@ -14,7 +14,7 @@ from experiments.objectives.decoding.sampling import GREEDY, Constraints, Sampli
 from experiments.runtime.errors import ConfigError
 
 MOST_TOKENS = 200
-"""Tokens generated where neither the folder nor the command says how many."""
+"""Tokens generated where neither the folder nor the command sets a number."""
 FILE = "generation_config.json"
 DRAWING = ("temperature", "top_k", "top_p", "min_p")
 """Settings that matter where tokens are drawn."""
