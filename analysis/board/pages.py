@@ -147,9 +147,9 @@ def _workload(board: Board, name: str) -> Page:
 
 
 def _about_workload(name: str) -> str:
-    """Return what a workload is: the comment of its YAML, in a track or of its task."""
+    """Return what a workload is: the comment of the YAML of its task, else of its workload in a track."""
     paths = sorted((CONF / "track").glob(f"*/{name}.yaml")) if name.isidentifier() else []
-    return comment(paths[0]) if paths else description("task", name)
+    return description("task", name) or (comment(paths[0]) if paths else "")
 
 
 def _model(board: Board, name: str) -> Page:

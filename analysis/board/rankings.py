@@ -112,13 +112,16 @@ class Ranking:
 
 
 def rankings(sources: Sequence[Source]) -> list[Ranking]:
-    """Return the rankings of all sources in their order; text comes first in each."""
+    """Return the rankings of all sources in their order; text and large budgets come first in each."""
     return [
         ranking
         for source in sources
         for ranking in sorted(
             _rankings(source),
-            key=lambda r: (not r.workload.startswith("text"), r.workload, TYPES.index(r.likelihood)),
+            key=lambda r: (
+                *(not r.workload.startswith("text"), r.workload),
+                *(TYPES.index(r.likelihood), -r.budget if math.isfinite(r.budget) else 0.0),
+            ),
         )
     ]
 

@@ -29,9 +29,14 @@ class Source:
     is_track: bool
     frame: pd.DataFrame
 
+    @property
+    def has_protocol(self) -> bool:
+        """Return True if the runs follow the rules of a protocol."""
+        return bool(self.frame["protocol"].notna().any())
+
 
 def read_sources(docs: Path) -> list[Source]:
-    """Return the tracks, then the studies, by name.
+    """Return the sources that follow a protocol, then the others; of both tracks, then studies, by name.
 
     Args:
         docs: the folder with ``results/STUDY.parquet`` and ``submissions/NAME/results.parquet``.
@@ -55,7 +60,7 @@ def read_sources(docs: Path) -> list[Source]:
         for study, rows in runs.groupby("study")
         if study not in tuning
     ]
-    return sorted(sources, key=lambda each: (not each.is_track, each.name))
+    return sorted(sources, key=lambda each: (not each.has_protocol, not each.is_track, each.name))
 
 
 def is_frame_of_runs(path: Path) -> bool:

@@ -98,6 +98,25 @@ def test_a_submission_is_ranked_in_its_study_under_its_own_name(frame: pd.DataFr
     assert set(submitted(own, "quick")["backbone"]) == {"quick"}
 
 
+def test_studies_by_the_protocol_and_large_budgets_come_first(frame: pd.DataFrame, tmp_path: Path) -> None:
+    kept = frame.drop(columns=["path", "arm"])
+    text = kept[(kept["task"] == "text") & (kept["backbone"] == "decoder")].assign(
+        study="newer", protocol="1.0"
+    )
+    small, large = (
+        text.assign(scale=scale, training_flops=flops, seed=text["seed"] + 10 * seed)
+        for seed, (scale, flops) in enumerate([("4e10_flops", 4e10), ("4e11_flops", 4e11)])
+    )
+    for name, rows in (("compare", kept), ("newer", pd.concat([small, large]))):
+        write(tmp_path / "docs" / "results" / f"{name}.parquet", parquet(rows))
+    found = [
+        (r.source, r.scale) for r in rankings(read_sources(tmp_path / "docs")) if r.likelihood == "exact"
+    ]
+    ours = [each for each in found if each[0] in ("compare", "newer")]
+    assert ours[:2] == [("newer", "4e11_flops"), ("newer", "4e10_flops")]
+    assert {source for source, _ in ours[2:]} == {"compare"}
+
+
 def test_the_file_to_download_has_every_line(frame: pd.DataFrame) -> None:
     of_all = [*ranked(frame).values()]
     table = score_frame(of_all)
