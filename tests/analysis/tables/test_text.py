@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import yaml
 from rich.console import Console
+from rich.table import Table
 
 from analysis.load.study import load_study
 from analysis.stats.grid import Grid
@@ -19,7 +20,7 @@ from analysis.tables.body import table_rows
 from analysis.tables.columns import MOST_COLUMNS, interval, table_columns
 from analysis.tables.format import flops, seconds, si, size
 from analysis.tables.headings import held_equal
-from analysis.tables.terminal import grid_parts, split
+from analysis.tables.terminal import grid_parts
 from analysis.tables.text import render_markdown, render_tables, study_text
 from experiments.runtime.console import WIDTH
 from tests.results import write_result
@@ -221,20 +222,27 @@ def test_a_table_that_is_too_wide_is_continued_below() -> None:
         title="wide", keys=2, head=["model", "task", *(f"measure {i}" for i in range(12))],
         rows=[[name, "recall", *("0.123 ± 0.456" for _ in range(12))] for name in ("decoder", "mamba")],
     )  # fmt: skip
-    parts = split(grid)
-    assert len(parts) == 3
-    assert [name for part in parts for name in part.head[2:]] == grid.head[2:]
-    assert all(
-        row[:2] == [name, "recall"]
-        for part in parts
-        for name, row in zip(("decoder", "mamba"), part.rows, strict=True)
-    )
+    tables = [part for part in grid_parts(grid) if isinstance(part, Table)]
+    heads = [[str(column.header) for column in part.columns] for part in tables]
+    assert len(tables) == 3
+    assert [name for head in heads for name in head[2:]] == grid.head[2:]
+    assert all(head[:2] == grid.head[:2] for head in heads)
     shown = StringIO()
     console = Console(file=shown, width=WIDTH)
     for part in grid_parts(grid):
         console.print(part)
     assert max(len(x.rstrip()) for x in shown.getvalue().splitlines()) <= WIDTH
     assert shown.getvalue().count("0.123 ± 0.456") == 24
+
+
+def test_numbers_are_not_cut_where_the_columns_just_fit() -> None:
+    head = ["model", "FLOPs", "seeds", "bits per byte", "decoder", "multiplier", "in time", "shared"]
+    row = ["decoder_canon", "1.3e12", "5", "2.216", "2.391", "2.14 [1.7, 2.42]", "1.1", "83% [70%, 91%]"]
+    shown = StringIO()
+    for part in grid_parts(Grid(title="", keys=2, head=head, rows=[row])):
+        Console(file=shown, width=WIDTH).print(part)
+    assert max(len(x.rstrip()) for x in shown.getvalue().splitlines()) <= WIDTH
+    assert all(cell in shown.getvalue() for cell in row)
 
 
 @pytest.mark.parametrize(
