@@ -9,7 +9,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from analysis.figures.style import MOST_PANELS, REFERENCE_COLOUR, log_axis, make_panels, styles
-from analysis.load.scale_order import TASK_SCALE, scale_groups
+from analysis.load.scale_order import TASK_SCALE, scale_groups, task_label
 from analysis.stats.arms import arm_table, ranked
 
 MEMORY = "training_peak_memory_bytes"
@@ -72,7 +72,11 @@ def pareto_fronts(frame: pd.DataFrame, speed: pd.DataFrame | None = None) -> go.
     panels = panels[: len(COSTS) * MOST_PANELS // 2]
     if not panels:
         return None
-    figure, cells = make_panels([", ".join(k for k in key if isinstance(k, str)) for key, _, _ in panels])
+    titles = [
+        task_label(task, scale) + (f", {likelihood}" if isinstance(likelihood, str) else "")
+        for (task, scale, likelihood), _, _ in panels
+    ]
+    figure, cells = make_panels(titles)
     look = styles(frame)
     for (_, rows, cost), cell in zip(panels, cells, strict=True):
         for trace in _panel(rows[rows[cost].notna()], cost, look):

@@ -122,7 +122,7 @@ def run_table(frame: pd.DataFrame) -> Grid:
     for _, run in frame.iterrows():
         score = "-" if pd.isna(run["score"]) else f"{run['score']:.6f}"
         message = run["message"] if isinstance(run["message"], str) else ""
-        task = f"{run['task']}, {run['scale']}"
+        task = task_label(run["task"], run["scale"])
         rows.append([run["arm"], task, str(run["seed"]), run["status"], score, run["digest"], message])
     return Grid(head=["model", "task", "seed", "status", "score", "digest", "message"], rows=rows)
 

@@ -10,7 +10,7 @@ import math
 
 import pandas as pd
 
-from analysis.load.scale_order import scale_groups
+from analysis.load.scale_order import scale_groups, task_label
 from analysis.stats.arms import arm_table, finished, study_setting
 from analysis.stats.grid import Grid
 from analysis.stats.intervals import mean_interval
@@ -74,7 +74,7 @@ def against_title(rows: pd.DataFrame) -> str:
     """Return the heading of one table."""
     row = rows.iloc[0]
     metric = str(row["metric"]).replace("_", " ")
-    return f"{row['task']}, {row['scale']}: {metric} against {label(row['against'])}"
+    return f"{task_label(row['task'], row['scale'])}: {metric} against {label(row['against'])}"
 
 
 def against_grid(rows: pd.DataFrame) -> Grid:

@@ -10,7 +10,7 @@ import math
 
 import pandas as pd
 
-from analysis.load.scale_order import scale_groups
+from analysis.load.scale_order import scale_groups, task_label
 from analysis.stats.arms import arm_table, finished, mixed_data, study_setting
 from analysis.stats.grid import Grid
 from analysis.stats.intervals import mean_interval
@@ -63,8 +63,9 @@ def gaps(frame: pd.DataFrame) -> pd.DataFrame:
 def gap_grid(rows: pd.DataFrame) -> Grid:
     """Return the gaps of one task and scale as text."""
     row = rows.iloc[0]
+    label = task_label(row["task"], row["scale"])
     return Grid(
-        title=f"Gap to {row['baseline']}, {row['task']}, {row['scale']}: bound - exact, an upper limit",
+        title=f"Gap to {row['baseline']}, {label}: bound - exact, an upper limit",
         head=["model", "likelihood", f"{row['unit']} (n)", "estimator's error", "gap", "ratio"],
         rows=[
             [

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from analysis.load.scale_order import scale_groups
+from analysis.load.scale_order import scale_groups, task_label
 from analysis.stats.arms import arm_table, study_setting
 from analysis.stats.grid import Grid
 from analysis.stats.intervals import mean_interval, wilson_interval
@@ -87,8 +87,9 @@ def solve_counts(runs: pd.DataFrame) -> dict[str, tuple[int, int]] | None:
 def solved_grid(rows: pd.DataFrame) -> Grid:
     """Return the solve rates of one task and scale as text."""
     row, has_bits = rows.iloc[0], bool(rows["bits"].notna().any())
+    label = task_label(row["task"], row["scale"])
     return Grid(
-        title=f"Solve rate, {row['task']}, {row['scale']}: share of seeds at {row['threshold']:g} or more",
+        title=f"Solve rate, {label}: share of seeds at {row['threshold']:g} or more",
         head=["arm", "seeds that solve it", "rate", "95% interval", *["bits per answer"] * has_bits],
         rows=[
             [

@@ -38,7 +38,7 @@ def recall_grid(table: pd.DataFrame) -> Grid | None:
         cells = [cell for name in names if name in by_name.index for cell in _cells(by_name.loc[name])]
         body.append([str(model), *cells, *["-"] * (len(head) - 1 - len(cells))])
     note = " ".join([*slice_sentences(table), NOTE])
-    title = f"Recall from the window, {rows['task'].iloc[0]}, {rows['scale'].iloc[0]}"
+    title = f"Recall from the window, {task_label(rows['task'].iloc[0], rows['scale'].iloc[0])}"
     return Grid(title=title, head=head, rows=body, note=note)
 
 
