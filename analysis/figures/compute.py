@@ -78,9 +78,9 @@ def _near(references: pd.DataFrame, rows: pd.DataFrame) -> list[tuple[str, float
 
 
 def _reference(name: str, score: float, rows: pd.DataFrame) -> go.Scatter:
-    """Return a horizontal line with its name in the middle, on the side of the models."""
+    """Return a horizontal line with its name in the middle, on the side of most models."""
     ends = float(rows["training_flops"].min()), float(rows["training_flops"].max())
-    side = "top" if score < rows["score"].min() else "bottom"
+    side = "top" if score < (rows["score"].min() + rows["score"].max()) / 2 else "bottom"
     return go.Scatter(
         x=[ends[0], math.sqrt(ends[0] * ends[1]), ends[1]], y=[score] * 3, mode="lines+text",
         text=["", name, ""], textposition=f"{side} center", textfont={"color": REFERENCE_COLOUR},

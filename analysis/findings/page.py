@@ -45,7 +45,7 @@ ORDER = (CONFIRMED, REFUTED, UNDECIDED, NOT_RUN, WITHDRAWN)
 def markdown(findings: Sequence[Finding], figure: str | None) -> str:
     """Return the page. ``figure`` is the path of the figure of all claims, relative to the page."""
     by_verdict = {verdict: [f for f in in_order(findings) if f.verdict == verdict] for verdict in ORDER}
-    counts = ", ".join(f"{len(group)} {verdict}" for verdict, group in by_verdict.items())
+    counts = ", ".join(f"{len(group)} {verdict}" for verdict, group in by_verdict.items() if group)
     image = (
         ""
         if figure is None

@@ -123,12 +123,13 @@ def _need(row: pd.Series, times: str) -> str:
 
 
 def _shared(last: pd.DataFrame, part: str | None) -> list[str]:
-    """Return how much of each lead at the largest budget ``study.explains`` has; empty without a lead."""
+    """Return how much of each lead, at the largest budget of its model, ``study.explains`` has."""
     known = last[last["shared"].notna() & (last["verdict"] != "undecided")]
-    if known.empty:
-        return []
-    leads = [f"{_share(row)} of the lead of {row['model']}" for _, row in known.iterrows()]
-    return [f"{part} has {' and '.join(leads)} at {budget(last['flops'].max())} FLOPs."]
+    leads: dict[str, list[str]] = {}
+    for _, row in known.sort_values("flops", ascending=False, kind="stable").iterrows():
+        leads.setdefault(budget(row["flops"]), []).append(f"{_share(row)} of the lead of {row['model']}")
+    texts = [f"{' and '.join(of_models)} at {flops} FLOPs" for flops, of_models in leads.items()]
+    return [f"{part} has {', and '.join(texts)}."] if texts else []
 
 
 def compute_grids(multipliers: pd.DataFrame, part: str | None) -> list[Grid]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 
 import numpy as np
 import pandas as pd
@@ -12,7 +13,7 @@ from analysis.stats.compute.multipliers import budgets, compute_multipliers
 from analysis.tables.compute import compute_grids, over_compute
 
 BUDGETS = (1e10, 1e11, 1e12)
-SECONDS = {"decoder": 10.0, "decoder_canon": 12.0, "mamba": 20.0}
+SECONDS = {"decoder": 10.0, "decoder_canon": 12.0, "mamba": 20.0, "s4": 20.0}
 
 
 def loss(flops: float) -> float:
@@ -74,6 +75,17 @@ def test_of_no_lead_nothing_is_shared() -> None:
     rows = compute_multipliers(study({"mamba": (-0.1, 0.0, 0.0), "decoder_canon": (0.1, 0.1, 0.1)}))
     assert rows.loc[rows["model"] == "mamba", "shared"].isna().sum() >= 1
     assert math.isnan(rows[rows["model"] == "mamba"].iloc[0]["shared"])
+
+
+def test_a_part_of_a_lead_is_given_at_the_largest_budget_of_each_model() -> None:
+    frame = study({**LEADS, "s4": (0.4, 0.2, 0.1)})
+    frame = frame[(frame["arm"] != "s4") | (frame["scale"] != "1e+12")]
+    (sentence,) = over_compute(frame)
+    assert re.search(
+        r"decoder_canon has \S+ \[.*?\] of the lead of mamba at 1e12 FLOPs, "
+        r"and \S+ \[.*?\] of the lead of s4 at 1e11 FLOPs\.$",
+        sentence,
+    )
 
 
 def test_a_study_with_one_budget_has_none() -> None:
