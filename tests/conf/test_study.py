@@ -11,6 +11,7 @@ from hydra.core.hydra_config import HydraConfig
 from experiments.config import CONF
 from experiments.run.plan import Plan, plan
 from experiments.run.settings import Settings
+from experiments.run.tuned_rates import read_rates
 from experiments.training.optimizer_step import learning_rate_factor
 from tests.experiments import commands
 from tests.tiers import fast_only
@@ -78,13 +79,19 @@ def test_every_cell_composes(study: str) -> None:
     assert all(len(key) <= 64 for key in keys)
 
 
-MODELS = {"decoder", "encoder", "encoder_decoder", "hybrid", "s4", "mamba", "moe", "masked_diffusion"}
+FAMILIES = {
+    "compare": {"recall_8_pairs": {"decoder", "moe", "hybrid", "mamba", "s4"}},
+    "infilling": {"infilling": {"encoder", "masked_diffusion"}},
+}
+"""The models of the two short tasks of the laptop track, by study and task."""
+SHORT = sorted(FAMILIES)
+WITH_RATES = [*SHORT, *(f"{study}_rates" for study in SHORT)]
 
 
-@pytest.mark.parametrize("study", fast_only(["compare", "compare_rates"], ["compare"]))
-def test_every_family_is_an_arm_on_every_task(study: str) -> None:
-    for task, found in arms(study).items():
-        assert {cell.names.backbone for cell in found} == MODELS, task
+@pytest.mark.parametrize("study", fast_only(WITH_RATES, SHORT))
+def test_a_family_takes_part_in_the_task_that_it_can_learn(study: str) -> None:
+    models = {task: {cell.names.backbone for cell in found} for task, found in arms(study).items()}
+    assert models == FAMILIES[study.removesuffix("_rates")]
 
 
 def conditions(settings: Settings) -> dict[str, Any]:
@@ -101,16 +108,17 @@ def conditions(settings: Settings) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("study", fast_only(["compare", "compare_rates"], ["compare"]))
+@pytest.mark.parametrize("study", fast_only(WITH_RATES, SHORT))
 def test_arms_have_equal_data_steps_and_schedule(study: str) -> None:
     for found in arms(study).values():
         for cell in found:
             assert conditions(cell) == conditions(found[0])
 
 
-def test_arms_have_equal_flops_and_data() -> None:
-    for task, found in arms("compare").items():
-        plans = {cell.names.backbone: planned("compare", task, cell.names.backbone) for cell in found}
+@pytest.mark.parametrize("study", SHORT)
+def test_arms_have_equal_flops_and_data(study: str) -> None:
+    for task, found in arms(study).items():
+        plans = {cell.names.backbone: planned(study, task, cell.names.backbone) for cell in found}
         sizes = [p.cost.flops_per_token for p in plans.values()]
         target = found[0].scale.target
         assert target is not None
@@ -139,15 +147,16 @@ def test_the_further_arm_that_a_study_names_is_a_new_cell_under_its_conditions()
     assert conditions(more) == conditions(alike)
 
 
-def test_the_rates_are_searched_alike_for_every_arm_and_on_another_seed() -> None:
-    for found in arms("compare_rates").values():
+@pytest.mark.parametrize("study", SHORT)
+def test_the_rates_are_searched_alike_for_every_arm_and_on_other_seeds(study: str) -> None:
+    for found in arms(f"{study}_rates").values():
         rates: dict[str, list[float]] = {}
         for cell in found:
             rates.setdefault(cell.names.backbone, []).append(cell.optimizer.learning_rate)
         grids = {tuple(sorted(grid)) for grid in rates.values()}
         assert len(grids) == 1
         assert len(next(iter(grids))) >= 3
-    assert not {c.seed for c in cells("compare")} & {c.seed for c in cells("compare_rates")}
+    assert not {c.seed for c in cells(study)} & {c.seed for c in cells(f"{study}_rates")}
 
 
 def test_the_chosen_rates_come_from_the_search() -> None:
@@ -156,10 +165,23 @@ def test_the_chosen_rates_come_from_the_search() -> None:
         assert cell.optimizer.learning_rate in grid, cell.key
 
 
+def test_the_kept_rates_of_infilling_are_those_of_a_finished_search() -> None:
+    kept = read_rates(CONF / "track" / "infilling_rates.yml")
+    assert kept.study == "infilling_rates"
+    assert set(kept.seeds) == {cell.seed for cell in cells(kept.study)} == {100, 101}
+    for arm in kept.arms:
+        assert arm.bracketed, arm.key
+        assert arm.tuning is not None
+        assert arm.tuning.trials >= 5, "three first rates, and the neighbours of the best"
+    chosen = {cell.names.backbone: cell.optimizer.learning_rate for cell in cells("infilling")}
+    assert chosen == {arm.backbone: arm.learning_rate for arm in kept.arms}
+
+
 @pytest.mark.full
-def test_the_search_has_the_conditions_of_the_comparison() -> None:
-    for task, found in arms("compare").items():
-        searched = conditions(arms("compare_rates")[task][0])
+@pytest.mark.parametrize("study", SHORT)
+def test_the_search_has_the_conditions_of_the_comparison(study: str) -> None:
+    for task, found in arms(study).items():
+        searched = conditions(arms(f"{study}_rates")[task][0])
         expected = conditions(found[0])
         for part in ("task", "optimizer", "scale", "budget"):
             assert searched[part] == expected[part]

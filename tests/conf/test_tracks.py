@@ -95,9 +95,10 @@ def test_the_oracle_solves_a_workload_and_shallow_baselines_do_not(workload: str
         assert max(check.guess, *check.scores.values()) < 0.7
 
 
-def test_the_laptop_track_is_the_main_comparison() -> None:
+def test_the_laptop_track_is_the_study_of_recall() -> None:
     track: Track = read_track(MAIN)
     assert (track.study, track.folder, track.group) == ("compare", "compare", "task")
+    assert [workload.name for workload in track.workloads] == ["recall_8_pairs"]
 
 
 def test_a_mistyped_track_and_workload_are_said() -> None:

@@ -35,7 +35,7 @@ from tests import ROOT
 from tests.analysis.report.screenshots import SHOTS, write_screenshots
 from tests.docs import renew_tables
 from tests.docs.canon_tables import canon_figure
-from tests.docs.renew_tables import frame, text_runs
+from tests.docs.renew_tables import frame, short_runs, text_runs
 
 DOCS = ROOT / "docs"
 LIST = DOCS / "pictures.json"
@@ -64,7 +64,7 @@ class Picture:
 def pictures() -> dict[str, Picture]:
     """Return all pictures that the command renews, by their paths relative to ``docs``."""
     drawn = {
-        "results/compare": (("compare",), lambda: _svg(verdict_figure(frame("compare")))),
+        "results/compare": (("compare", "infilling"), lambda: _svg(verdict_figure(short_runs()))),
         "results/laptop": (("laptop",), lambda: _over_compute(frame("laptop"))),
         "results/text": (("laptop", "cpu_text"), lambda: _over_compute(text_runs())),
         "models/canon": (("canon",), lambda: _svg(canon_figure(frame("canon")))),

@@ -57,6 +57,11 @@ def text_runs() -> pd.DataFrame:
     return pd.concat([frame("laptop"), frame("cpu_text")], ignore_index=True)
 
 
+def short_runs() -> pd.DataFrame:
+    """Return the runs of recall and of infilling of the laptop track."""
+    return pd.concat([frame("compare"), frame("infilling")], ignore_index=True)
+
+
 def sensitivity_runs() -> pd.DataFrame:
     """Return the runs of text at the two smaller budgets, and under other conditions."""
     laptop = frame("laptop")
@@ -137,7 +142,7 @@ def capacity_block() -> str:
 def rule_studies() -> dict[str, pd.DataFrame]:
     """Return the runs that are judged by the rules of earlier versions and of protocol 1.0."""
     studies = {
-        "text": "laptop", "text, 1.3e12 FLOPs": "cpu_text", "recall and infilling": "compare",
+        "text": "laptop", "text, 1.3e12 FLOPs": "cpu_text", "recall": "compare", "infilling": "infilling",
         "canon layers": "canon", "state tracking": "state_tracking",
     }  # fmt: skip
     track = Frames(RESULTS, RESULTS).track("cpu")
@@ -170,12 +175,12 @@ def main() -> None:
         (RESULTS / f"capacity_{name}.svg").write_bytes(figure_bytes(drawn, "svg"))
     CANON.with_suffix(".svg").write_bytes(figure_bytes(canon_figure(frame("canon")), "svg"))
     (RESULTS / "state_space.csv").write_text(csv_text(length_scores()))
-    verdicts = verdict_figure(frame("compare"))
+    verdicts = verdict_figure(short_runs())
     assert verdicts is not None
     for kind in ("svg", "png"):
         (RESULTS / f"compare.{kind}").write_bytes(figure_bytes(verdicts, kind, VERDICTS_DPI))
-    (RESULTS / "compare.md").write_text(render_scores(frame("compare")))
-    (RESULTS / "compare_pairs.csv").write_text(csv_text(comparisons(frame("compare"))))
+    (RESULTS / "compare.md").write_text(render_scores(short_runs()))
+    (RESULTS / "compare_pairs.csv").write_text(csv_text(comparisons(short_runs())))
     for name, runs in {"laptop": frame("laptop"), "text": text_runs()}.items():
         over = score_over_compute(runs)
         assert over is not None

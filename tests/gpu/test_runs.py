@@ -79,19 +79,20 @@ def test_a_run_that_is_stopped_goes_on_to_the_same_result(
     assert score(resumed) == pytest.approx(score(whole), abs=0.0 if deterministic else 0.05)
 
 
-def test_the_main_comparison_runs(device: torch.device, tmp_path: Path) -> None:
+@pytest.mark.parametrize("study", ["compare", "infilling"])
+def test_the_main_comparison_runs(study: str, device: torch.device, tmp_path: Path) -> None:
     """The three commands of ``make compare``, with little training."""
     small = [
-        "study=compare", "seed=0", f"device={device.type}", f"runs={tmp_path}", "budget.tokens=20480",
+        f"study={study}", "seed=0", f"device={device.type}", f"runs={tmp_path}", "budget.tokens=20480",
         "trainer.validation_examples=8", "trainer.test_examples=16", "hydra/launcher=basic",
     ]  # fmt: skip
     for module in ("experiments.plan", "experiments.train"):
         command = [sys.executable, "-m", module, *small]
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=1800)
         assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
-    command = [sys.executable, "-m", "analysis.compare", "study=compare", f"runs={tmp_path}"]
+    command = [sys.executable, "-m", "analysis.compare", f"study={study}", f"runs={tmp_path}"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
-    results = [json.loads(path.read_text()) for path in tmp_path.glob("compare/*/s0/result.json")]
+    results = [json.loads(path.read_text()) for path in tmp_path.glob(f"{study}/*/s0/result.json")]
     assert results
     assert {result["status"] for result in results} == {"complete"}
