@@ -31,7 +31,7 @@ from experiments.config.options import take_options
 from experiments.config.sections import AXIS_UNITS, read_sections
 from experiments.run.live_view import watch
 from experiments.run.planned import Planned
-from experiments.runtime.console import coloured, count, plain_table, plural, table_console
+from experiments.runtime.console import coloured, count, plain_table, plural, print_tables
 from experiments.runtime.errors import CheckpointError, ConfigError, RunError
 from experiments.runtime.preemption import stops_at_once
 from experiments.runtime.run_status import RunStatus
@@ -90,9 +90,7 @@ def main() -> None:
         watch(study, watched)
     if not _cells:
         return  # after --watch, --help or --cfg
-    console = table_console()
-    for part in (*_report(), *_resources()):
-        console.print(part, markup=False)
+    print_tables(*_report(), *_resources())
     rejected = [cell for cell in _cells if cell.cost is None]
     for cell in rejected:
         if cell.refused:
