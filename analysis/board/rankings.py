@@ -118,12 +118,17 @@ def rankings(sources: Sequence[Source]) -> list[Ranking]:
         for source in sources
         for ranking in sorted(
             _rankings(source),
-            key=lambda r: (
-                *(not r.workload.startswith("text"), r.workload),
-                *(TYPES.index(r.likelihood), -r.budget if math.isfinite(r.budget) else 0.0),
-            ),
+            key=_order,
         )
     ]
+
+
+def _order(ranking: Ranking) -> tuple[bool, str, int, float]:
+    """Return the key by which the rankings of a source are sorted."""
+    budget = ranking.budget if math.isfinite(ranking.budget) else 0.0
+    return (
+        not ranking.workload.startswith("text"), ranking.workload, TYPES.index(ranking.likelihood), -budget,
+    )  # fmt: skip
 
 
 def _rankings(source: Source) -> Iterator[Ranking]:

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
-import torch.distributed as dist
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
 from architectures.backbone import Backbone
+from experiments.evaluation.shard import ALONE, EvaluationShard
 from experiments.objectives.objective import Objective, Score
 from experiments.runtime.device import inference
 from experiments.runtime.errors import DataError
@@ -39,9 +37,6 @@ from experiments.tasks.task import EXCESS_BITS, STORED_BITS, UNIFORM, Facts, Tas
 EVALUATION_SEED = 0
 """Seed of evaluation for all seeds of runs: they use the same examples and masks."""
 
-
-FIELDS = ("accuracy_B", "nats_B", "answers_B", "bytes_B", "cluster_B", "slices_BK")
-
 WHOLE_SPLIT_TOKENS = 2**24
 """A split with more tokens than this, the contexts counted, is sampled: at 2**24 tokens, what the sample adds
 to the standard error is below 0.01 bits per byte, or 0.5 points of accuracy."""
@@ -52,71 +47,6 @@ POINTS = 0.005
 PROMPTS = 200
 """Prompts that a model completes, where texts are judged as valid or not."""
 VALID = "valid_continuations"
-
-
-@dataclass(frozen=True, kw_only=True)
-class EvaluationShard:
-    """The part of an evaluation that a process has."""
-
-    index: int = 0
-    of: int = 1
-    reports: bool = True
-    """False where another process has the same part, and reports it."""
-    lockstep: bool = False
-    """True where the weights are divided, so that all processes must run the model together."""
-
-    def map_examples(
-        self, model: nn.Module, score: Callable[[int, int], list[Score]], start: int, end: int
-    ) -> list[Score]:
-        """The scores of sequences ``start .. end``; ``score`` computes those of a range.
-
-        Scores are summed over processes, each being 0 in all but one process, so they are exact.
-        Records have any type and are not exchanged: every process then scores all sequences.
-        """
-        if self.of == 1 or start == end:
-            return score(start, end)
-        if not self.lockstep:
-            return self._merged(score, start, end, score(*self._part(start, end)))
-        with in_step(model):  # all score one sequence first, to see whether there are records
-            first_score = score(start, start + 1)
-            divided = not any(s.records for s in first_score)
-            local = score(*self._part(start + 1, end)) if divided else score(start + 1, end)
-        return [*first_score, *(self._merged(score, start + 1, end, local) if divided else local)]
-
-    def _part(self, start: int, end: int) -> tuple[int, int]:
-        """Return the range of the sequences ``start .. end`` that this process scores."""
-        begin, stop = (start + (end - start) * part // self.of for part in (self.index, self.index + 1))
-        return begin, stop
-
-    def _merged(
-        self, score: Callable[[int, int], list[Score]], start: int, end: int, local: list[Score]
-    ) -> list[Score]:
-        """Return the scores of the sequences ``start .. end``, of which this process has its part."""
-        begin, stop = self._part(start, end)
-        widths = []  # values of each field for a sequence; 0 for none
-        for name in FIELDS:
-            values = [value for s in local if (value := getattr(s, name)) is not None]
-            widths.append(max((value[:1].numel() for value in values), default=0))
-        flags = torch.tensor([any(s.records for s in local), *widths]).int()
-        dist.all_reduce(flags, dist.ReduceOp.MAX)
-        if flags[0]:
-            return [*score(start, begin), *local, *score(stop, end)]
-        merged = Score()
-        for name, width in zip(FIELDS, flags[1:].tolist(), strict=True):
-            if width == 0:
-                continue
-            all_NK = torch.zeros(end - start, width, dtype=torch.float64)
-            if self.reports and local:
-                all_NK[begin - start : stop - start] = torch.cat(
-                    [getattr(s, name).double().cpu().view(-1, width) for s in local]
-                )
-            dist.all_reduce(all_NK)
-            merged = replace(merged, **{name: all_NK[:, 0] if width == 1 else all_NK})  # type: ignore[arg-type]
-        return [merged]
-
-
-ALONE = EvaluationShard()
-"""The shard of a single process."""
 
 
 def measure(
@@ -383,41 +313,6 @@ def _joined(parts: list[Tensor | None]) -> NDArray[np.float64]:
     """Return a field of all scores; empty where they do not have it."""
     arrays = [part.double().cpu().numpy() for part in parts if part is not None]
     return np.concatenate(arrays) if arrays else np.zeros(0)
-
-
-@contextmanager
-def in_step(model: nn.Module) -> Iterator[None]:
-    """Allow processes to run the model with different frequency in the block.
-
-    Where the weights of a model are divided among processes, a forward pass gathers them block by block, so
-    that all processes must run it together. Processes may have different counts of batches, or of passes for
-    one. Before each pass, processes exchange which of them run one. A process that has left the block repeats
-    its last pass, which the other processes need, until none makes one.
-
-    All processes must enter it, run the model at least once, and only by calling it.
-    """
-    last_call: list[tuple[Any, Any]] = []
-
-    def announce(module: nn.Module, args: Any, kwargs: Any) -> None:
-        last_call[:] = [(args, kwargs)]
-        _any_works(True)
-
-    # Before the hooks that gather weights, so that all processes do both in the same order.
-    hook = model.register_forward_pre_hook(announce, prepend=True, with_kwargs=True)
-    try:
-        yield
-    finally:
-        hook.remove()
-    while _any_works(False):
-        args, kwargs = last_call[0]
-        model(*args, **kwargs)
-
-
-def _any_works(local: bool) -> bool:
-    """Return True if any process is about to run the model. All processes must call it."""
-    flag = torch.tensor(int(local))
-    dist.all_reduce(flag, dist.ReduceOp.MAX)
-    return bool(flag)
 
 
 FEW_STEPS = 100

@@ -8,7 +8,7 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from experiments.config.schema import AUTO, BudgetConfig, ParallelConfig
-from experiments.evaluation.measure import EvaluationShard
+from experiments.evaluation.shard import EvaluationShard
 from experiments.runtime.errors import ConfigError
 from experiments.training.parallel import collectives
 

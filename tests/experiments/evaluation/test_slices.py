@@ -15,7 +15,8 @@ from torch import Tensor, nn
 
 from architectures.backbones.block_diffusion import BlockDiffusion as BlockDiffusionBackbone
 from architectures.backbones.block_diffusion import BlockDiffusionConfig as BlockDiffusionBackboneConfig
-from experiments.evaluation.measure import EVALUATION_SEED, EvaluationShard, measure
+from experiments.evaluation.measure import EVALUATION_SEED, measure
+from experiments.evaluation.shard import EvaluationShard
 from experiments.evaluation.slices import RECALL_BYTES, TokenSlices, frequency_bands, longest_repeats
 from experiments.objectives.diffusion.block_diffusion import BlockDiffusion, BlockDiffusionConfig
 from experiments.objectives.diffusion.masked_diffusion import MaskedDiffusion, MaskedDiffusionConfig

@@ -14,7 +14,8 @@ from typing import Any
 import torch
 
 from architectures.backbone import Backbone
-from experiments.evaluation.measure import ALONE, EvaluationShard, measure
+from experiments.evaluation.measure import measure
+from experiments.evaluation.shard import ALONE, EvaluationShard
 from experiments.objectives.decoding.sampling import SamplingConfig
 from experiments.objectives.objective import Objective
 from experiments.run.plan import plan
