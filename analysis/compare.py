@@ -124,13 +124,17 @@ def with_baseline(frame: pd.DataFrame, name: str) -> pd.DataFrame:
 
 
 def stored_frame(path: Path) -> pd.DataFrame:
-    """Return the runs of a Parquet file. Raises DataError."""
+    """Return the runs of a Parquet file, whose paths name no folder here. Raises DataError.
+
+    A folder of the same name may have other runs: results, configurations and scores by position are not read
+    from it.
+    """
     frame = read_results(path, {*NEEDED, "study", "task", "backbone", "direction"}).to_pandas()
     if "arm" in frame and "path" in frame:
-        return frame
+        return frame.assign(path=[f"{path}/{folder.lstrip('/')}" for folder in frame["path"]])
     # Frames of tracks have neither: they name places of one machine.
     keys = frame["study"] + "/" + frame["cell"] + "-" + frame["digest"] + "/s" + frame["seed"].astype(str)
-    return frame.assign(path=keys, arm=frame["backbone"])
+    return frame.assign(path=f"{path}/" + keys, arm=frame["backbone"])
 
 
 def publish(comparison: Comparison) -> None:

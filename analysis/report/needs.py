@@ -98,8 +98,12 @@ def _train(study: str) -> str:
 
 
 def _runs_folder(runs: pd.DataFrame) -> Path:
-    """Return the folder of all studies; the path of a run is RUNS/STUDY/CELL-DIGEST/sSEED."""
-    return Path(runs["path"].iloc[0]).parents[2]
+    """Return the folder of all studies, the default where the runs are not here (a stored frame).
+
+    The path of a run is RUNS/STUDY/CELL-DIGEST/sSEED.
+    """
+    folder = Path(runs["path"].iloc[0]).parents[2]
+    return folder if folder.is_dir() else Path("runs")
 
 
 def speed_commands(frame: pd.DataFrame) -> tuple[str, str]:

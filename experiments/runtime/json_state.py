@@ -67,7 +67,7 @@ def read_text(path: Path, remedy: str, error: type[RunError]) -> str | None:
     """Return the text of a file; None where there is no such file. Raises as ``read_json`` does."""
     try:
         return path.read_text(encoding="utf-8-sig")  # an editor may have put a byte-order mark before it
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):  # the latter: a part of the path is a file
         return None
     except (OSError, ValueError) as problem:
         raise error(f"{path}: cannot be read ({problem}): {remedy}") from problem

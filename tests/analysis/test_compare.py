@@ -12,7 +12,9 @@ import pytest
 
 from analysis import compare
 from analysis.compare import NO_CURVES, CompareConfig, Comparison, main
+from analysis.figures.contexts import read_positions
 from analysis.load.study import load_study
+from analysis.report.needs import training_commands
 from analysis.stats.arms import arm_table
 from analysis.stats.comparisons import comparisons
 from analysis.tables.latex import render_latex
@@ -198,6 +200,24 @@ def test_a_stored_frame_is_compared_without_its_runs(
     assert pixels.shape == matplotlib.image.imread(results / "compare.png").shape
     stored, written = (pd.read_csv(path) for path in (results / "compare_pairs.csv", tmp_path / "pairs.csv"))
     pd.testing.assert_frame_equal(stored, written[stored.columns])
+
+
+@pytest.mark.parametrize("places", [True, False])
+def test_a_stored_frame_reads_no_runs_of_the_same_name(
+    write_run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, places: bool
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for seed in range(2):
+        write_run("decoder", seed)
+    frame = load_study(Path("runs"), "compare")
+    if not places:  # as in frames of tracks
+        frame = frame.drop(columns=["path", "arm"])
+    frame.to_parquet("frame.parquet")
+    stored = compare.stored_frame(Path("frame.parquet"))
+    assert stored["path"].is_unique
+    assert not any(Path(path).exists() for path in stored["path"])
+    assert read_positions(stored).empty
+    assert training_commands(stored) == training_commands(load_study(Path("runs"), "compare"))
 
 
 @pytest.mark.usefixtures("no_page")
