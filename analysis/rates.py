@@ -28,7 +28,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pandas as pd
-import rich.box
 import yaml
 from rich.table import Table
 
@@ -50,7 +49,7 @@ from analysis.stats.warnings import condition_warnings
 from experiments.config.options import run_command
 from experiments.config.study import typed_command
 from experiments.runtime.child_processes import run_python
-from experiments.runtime.console import plural, print_tables
+from experiments.runtime.console import plain_table, plural, print_tables
 
 MAX_ROUNDS = 8
 """Rounds of a search: four decades. An optimum further out is a mistake somewhere else."""
@@ -90,17 +89,12 @@ def render(rates: pd.DataFrame, best: pd.DataFrame) -> list[Table]:
     for (task, scale), arms in scale_groups(best):
         table_rates = rates[(rates["task"] == task) & (rates["scale"] == scale)]
         grid = sorted(table_rates["learning_rate"].unique())
-        title = f"{task_label(task, scale)}: validation by learning rate, best in [ ]"
-        table = Table(box=rich.box.SIMPLE, title=title)
-        table.add_column("model")
-        for rate in grid:
-            table.add_column(f"{rate:g}", justify="right")
-        table.add_column("decades", justify="right")
         by_protocol = ("trials", "sensitivity") if "sensitivity" in arms else ()
-        for name in by_protocol:
-            table.add_column(name, justify="right")
-        table.add_column("")
-        for _, arm in arms.iterrows():
+        notes = [note(arm) for _, arm in arms.iterrows()]
+        heads = [*(f"{rate:g}" for rate in grid), "decades", *by_protocol, *("notes",) * any(notes)]
+        table = plain_table("model", *heads, left=("notes",))
+        table.title = f"{task_label(task, scale)}: validation by learning rate, best in [ ]"
+        for (_, arm), remark in zip(arms.iterrows(), notes, strict=True):
             mean = rate_means(runs_of(arm, rates))
             cells = []
             for rate in grid:  # a dash for a rate that was not tried or diverged
@@ -115,7 +109,7 @@ def render(rates: pd.DataFrame, best: pd.DataFrame) -> list[Table]:
             cells.append(decades)
             if by_protocol:
                 cells += [str(arm["rates"]), f"{arm['sensitivity']:.3f}"]
-            table.add_row(name, *cells, note(arm))
+            table.add_row(name, *cells, *(remark,) * any(notes))
         tables.append(table)
     return tables
 
@@ -269,10 +263,8 @@ def render_grid(grid: pd.DataFrame) -> list[Table]:
     tables = []
     for key, points in grid.groupby(GROUP, sort=True):
         metric = next((str(name) for name in points["metric"] if name), "no scores yet")
-        table = Table(box=rich.box.SIMPLE, title=f"{', '.join(map(str, key))}: {metric.replace('_', ' ')}")
-        table.add_column("settings", overflow="fold")
-        for name in ("validation", "seeds", "test"):
-            table.add_column(name, justify="right", no_wrap=True)
+        table = plain_table("settings", "validation", "seeds", "test")
+        table.title = f"{', '.join(map(str, key))}: {metric.replace('_', ' ')}"
         for point in points.to_dict("records"):
             lacking = f" ({point['missing']} missing)" if point["missing"] else ""
             table.add_row(

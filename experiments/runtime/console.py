@@ -78,10 +78,7 @@ def fit(table: rich.table.Table, keys: int = 1, width: int = WIDTH) -> list[rich
         if sum(_least(part) + between for part in [*parts[-1], column]) > room and len(parts[-1]) > keys:
             parts.append(table.columns[:keys])
         parts[-1] = [*parts[-1], column]
-    tables = [_with_widths(table, columns, room - between * len(columns)) for columns in parts]
-    for further in tables[1:]:
-        further.title = None
-    return tables
+    return [_with_widths(table, columns, room - between * len(columns)) for columns in parts]
 
 
 def _widest(texts: Iterable[object]) -> int:
@@ -115,8 +112,10 @@ def print_tables(*parts: rich.console.RenderableType, keys: int = 1) -> None:
         if isinstance(part, rich.console.Group):
             print_tables(*part.renderables, keys=keys)
         elif isinstance(part, rich.table.Table):
-            part.title_justify = "left"
+            if part.title:  # on a line of its own: a title in a table is wrapped at the width of the table
+                console.print(part.title, style="italic", markup=False)
             for table in fit(part, keys, console.width):
+                table.title = None
                 console.print(table)
         else:
             console.print(part, markup=False)

@@ -52,7 +52,7 @@ def test_an_edge_is_said_with_the_command_that_extends_it(
 ) -> None:
     main(["study=rates", f"runs={swept}"])
     printed = capsys.readouterr().out
-    rows = {line.split()[0]: line for line in printed.splitlines() if line.startswith("  ") and line.strip()}
+    rows = {line.split()[0]: line for line in printed.splitlines() if line.startswith(("decoder ", "mamba "))}
     assert "edge" not in rows["decoder"]
     note = " at the upper edge of the grid: extend it; 3 rates: a grid has 5 or more"
     assert " ".join(printed.split()).count(note) == 1
@@ -137,7 +137,7 @@ def test_a_protocol_searches_until_each_best_rate_is_bracketed(
         "mamba 0.018,0.056",
     ]  # fmt: skip
     printed = capsys.readouterr().out
-    lines = [line.split() for line in printed.splitlines() if line.startswith("  mamba ")]
+    lines = [line.split() for line in printed.splitlines() if line.startswith("mamba ")]
     mamba = [*lines[0], *(cell for line in lines[1:] for cell in line[1:])]  # continued in another table
     assert mamba[-2:] == ["7", "0.027"]  # trials, sensitivity
     written = yaml.safe_load((tmp_path / "runs" / "rates" / "analysis" / "rates.yaml").read_text())

@@ -63,6 +63,16 @@ def test_a_wide_table_is_continued_below_with_its_keys(capsys: pytest.CaptureFix
     assert sum("Scores" in line for line in lines) == 1
 
 
+def test_the_title_of_a_narrow_table_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    table = plain_table("model", "3e-3")
+    table.title = "text, 4e12 training FLOPs: validation by learning rate, best in [ ]"
+    table.add_row("decoder", "2.125")
+    print_tables(table)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "text, 4e12 training FLOPs: validation by learning rate, best in [ ]"
+    assert lines[-1] == "decoder 2.125"
+
+
 def test_a_long_text_is_wrapped_instead_of_the_numbers(capsys: pytest.CaptureFixture[str]) -> None:
     table = plain_table("claim", "difference", "verdict", left=("verdict",))
     table.add_row("a claim in many words " * 6, "+1.587 [1.346, 1.828]", "confirmed")
