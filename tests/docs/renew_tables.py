@@ -78,7 +78,7 @@ def costs() -> dict[str, list[str]]:
 
 
 def readme_block() -> str:
-    """Return score, compute multiplier and costs of each model of text at every second budget, the best first."""
+    """Return score and multiplier at every second budget, and costs, of each model of text, best first."""
     multipliers = compute_multipliers(text_runs())
     budgets = sorted(multipliers["flops"].map(budget).unique(), key=float)[::2]
     scores: dict[str, dict[str, str]] = {}
