@@ -13,7 +13,7 @@ from analysis.figures.style import REFERENCE_COLOUR
 from analysis.findings.claims import Claim
 from analysis.findings.figure import COLOURS
 from analysis.findings.frames import Frames
-from analysis.findings.page import difference, in_order, unit
+from analysis.findings.page import difference, sorted_by_verdict, unit
 from analysis.findings.verdicts import Finding, judge, runs_of
 from analysis.load.records import read_records
 from analysis.tables.columns import p_text
@@ -129,7 +129,7 @@ def claim_entries(docs: Path) -> list[ClaimEntry]:
     frames = Frames(runs=stored, stored=stored)  # there are no run folders in it
     claims = read_records(docs / "findings", Claim)
     findings = [judge(name, claim, runs_of(claim, frames)) for name, claim in claims.items()]
-    return [entry(finding) for finding in in_order(findings)]
+    return [entry(finding) for finding in sorted_by_verdict(findings)]
 
 
 def entry(finding: Finding) -> ClaimEntry:

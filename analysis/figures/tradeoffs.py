@@ -11,6 +11,7 @@ import plotly.graph_objects as go
 from analysis.figures.style import MOST_PANELS, REFERENCE_COLOUR, log_axis, make_panels, styles
 from analysis.load.scale_order import TASK_SCALE, scale_groups, task_label
 from analysis.stats.arms import arm_table, ranked
+from analysis.tables.sentences import with_likelihood
 
 MEMORY = "training_peak_memory_bytes"
 COSTS = {
@@ -73,8 +74,7 @@ def pareto_fronts(frame: pd.DataFrame, speed: pd.DataFrame | None = None) -> go.
     if not panels:
         return None
     titles = [
-        task_label(task, scale) + (f", {likelihood}" if isinstance(likelihood, str) else "")
-        for (task, scale, likelihood), _, _ in panels
+        with_likelihood(task_label(task, scale), likelihood) for (task, scale, likelihood), _, _ in panels
     ]
     figure, cells = make_panels(titles)
     look = styles(frame)

@@ -22,7 +22,7 @@ from analysis.findings import published_page
 from analysis.findings.claims import Claim
 from analysis.findings.figure import findings_figure
 from analysis.findings.frames import Frames
-from analysis.findings.page import difference, markdown, measurements
+from analysis.findings.page import difference, markdown, measurements, sorted_by_verdict
 from analysis.findings.published import Record, in_order
 from analysis.findings.published_page import Page
 from analysis.findings.published_verdicts import page_of
@@ -89,15 +89,18 @@ def publish(config: FindingsConfig, decided: Decided) -> None:
     """Print the verdicts, and write the pages."""
     if decided.findings:
         table = plain_table("claim", "verdict", "difference", left=("verdict",))
-        for finding in decided.findings:
-            label = f"{finding.name}: {finding.claim.claim}"
+        for finding in sorted_by_verdict(decided.findings):
+            label = f"{finding.name}: {finding.claim.claim}" if config.claim else finding.name
             table.add_row(label, finding.verdict, difference(finding))
         print_tables(table)
     if decided.published:
+        print()
         print(published_page.text(decided.published), end="")
     if config.out:
         for name, content in contents(decided).items():
             print(f"wrote {write(Path(config.out) / name, content)}")
+    if not config.claim:
+        print("A claim in words, or a published result in full: archbench findings claim=NAME")
 
 
 def contents(decided: Decided) -> dict[Path, str | bytes]:

@@ -44,7 +44,8 @@ ORDER = (CONFIRMED, REFUTED, UNDECIDED, NOT_RUN, WITHDRAWN)
 
 def markdown(findings: Sequence[Finding], figure: str | None) -> str:
     """Return the page. ``figure`` is the path of the figure of all claims, relative to the page."""
-    by_verdict = {verdict: [f for f in in_order(findings) if f.verdict == verdict] for verdict in ORDER}
+    ordered = sorted_by_verdict(findings)
+    by_verdict = {verdict: [f for f in ordered if f.verdict == verdict] for verdict in ORDER}
     counts = ", ".join(f"{len(group)} {verdict}" for verdict, group in by_verdict.items() if group)
     image = (
         ""
@@ -78,7 +79,7 @@ def unit(finding: Finding) -> str:
     return "of the solve rates" if finding.test == COUNT_TEST else finding.unit
 
 
-def in_order(findings: Sequence[Finding]) -> list[Finding]:
+def sorted_by_verdict(findings: Sequence[Finding]) -> list[Finding]:
     """Return findings by verdict, then by name."""
     return sorted(findings, key=lambda finding: (ORDER.index(finding.verdict), finding.name))
 
@@ -93,7 +94,7 @@ def difference(finding: Finding) -> str:
 def measurements(findings: Sequence[Finding]) -> pd.DataFrame:
     """Return a row for each claim: what was compared and measured, the verdict and the commands."""
     rows = []
-    for finding in in_order(findings):
+    for finding in sorted_by_verdict(findings):
         claim, p = finding.claim, finding.p
         means = [f"{fmean(scores):.3f}" if scores else "" for scores in finding.scores]
         values = (finding.difference, finding.low, finding.high)

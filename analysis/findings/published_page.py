@@ -98,8 +98,8 @@ def cells(line: Line, digits: int) -> list[str]:
 
 
 def summary(page: Page) -> list[str]:
-    """Return tier, title and the number of verdicts by prefix."""
-    return [page.record.tier, page.record.title, verdict_counts([page]) or NOT_RUN]
+    """Return tier, name and title, and the number of verdicts by prefix."""
+    return [page.record.tier, f"{page.name}: {page.record.title}", verdict_counts([page]) or NOT_RUN]
 
 
 def verdict_counts(pages: Sequence[Page]) -> str:
@@ -120,22 +120,26 @@ def facts(page: Page) -> list[tuple[str, str]]:
 
 
 def text(pages: Sequence[Page]) -> str:
-    """Return the records as plain text, ``WIDTH`` columns wide."""
+    """Return a record as plain text, or a line for each of several, ``WIDTH`` columns wide."""
     out = StringIO()
     # The height is set because Rich ignores a width without a height on a dumb terminal.
     console = Console(file=out, width=WIDTH, height=1000, color_system=None, force_terminal=False)
-    for page in pages:
-        record = page.record
-        console.print(Text(f"{record.title} (tier {record.tier}, claim={page.name}), {record.unit}", "bold"))
-        for name, fact in [*facts(page), ("Command", record.command)]:
-            console.print(Text(f"  {name}: {fact}"))
-        console.print(_table(HEADERS, [cells(line, record.digits) for line in page.lines]))
-        for claim, verdict in page.orders:
-            console.print(Text(f"  {claim}: {verdict}."))
-        console.print()
     if len(pages) > 1:
-        console.print(_table(("tier", "record", "verdicts"), [summary(page) for page in pages]))
+        console.print(_table(("tier", "published result", "verdicts"), [summary(page) for page in pages]))
+    else:
+        _print_record(console, pages[0])
     return "\n".join(line.rstrip() for line in out.getvalue().splitlines()).strip("\n") + "\n"
+
+
+def _print_record(console: Console, page: Page) -> None:
+    """Print title, facts, numbers and orders of a record."""
+    record = page.record
+    console.print(Text(f"{record.title} (tier {record.tier}, claim={page.name}), {record.unit}", "bold"))
+    for name, fact in [*facts(page), ("Command", record.command)]:
+        console.print(Text(f"  {name}: {fact}"))
+    console.print(_table(HEADERS, [cells(line, record.digits) for line in page.lines]))
+    for claim, verdict in page.orders:
+        console.print(Text(f"  {claim}: {verdict}."))
 
 
 def markdown(pages: Sequence[Page]) -> str:

@@ -9,6 +9,7 @@ import pandas as pd
 from analysis.stats.compute.multipliers import GROUP
 from analysis.stats.grid import Grid
 from analysis.tables.format import budget
+from analysis.tables.sentences import with_likelihood
 
 HEAD = [
     "FLOPs",
@@ -35,10 +36,9 @@ def decision_grids(table: pd.DataFrame) -> list[Grid]:
     """
     grids = []
     for (task, likelihood, _), rows in table.groupby(GROUP, dropna=False, sort=True):
-        kind = f", {likelihood}" if isinstance(likelihood, str) else ""
         grids.append(
             Grid(
-                title=f"Decision accuracy of smaller budgets, {task}{kind}",
+                title=f"Decision accuracy of smaller budgets, {with_likelihood(task, likelihood)}",
                 head=HEAD,
                 rows=[_cells(row) for _, row in rows.iterrows()],
                 note=NOTE.format(largest=budget(rows["largest_flops"].iloc[0])),

@@ -11,6 +11,7 @@ from analysis.load.scale_order import TASK_SCALE, scale_groups, task_label
 from analysis.stats.grid import Grid
 from analysis.stats.text_slices import RECALL, slice_sentences
 from analysis.stats.verdicts.verdict import UNDECIDED
+from analysis.tables.sentences import with_likelihood
 from experiments.tasks.metrics import LIKELIHOOD_TYPES
 
 NOTE = (
@@ -60,7 +61,7 @@ def slice_grids(table: pd.DataFrame) -> Iterator[Grid]:
             body.append([str(by), str(name), f"{slice_rows['share'].iloc[0]:.1%}", score, *gains])
         note = " ".join([*slice_sentences(rows), NOTE])
         yield Grid(
-            title=f"Slices of the text, {task_label(task, scale)}, {likelihood}",
+            title=f"Slices of the text, {with_likelihood(task_label(task, scale), likelihood)}",
             head=head,
             rows=body,
             note=note,

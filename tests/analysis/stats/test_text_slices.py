@@ -153,7 +153,7 @@ def test_the_tables_show_gains_and_mark_verdicts(sliced: Any) -> None:
     (grid,) = slice_grids(table)
     name, head, body = grid.title, grid.head, grid.rows
     assert (name, head) == (
-        "Slices of the text, text, nano, exact",
+        "Slices of the text, text, nano, exact likelihoods",
         ["by", "slice", "bytes", "decoder, bits per token", "mamba", "s4"],
     )
     assert [row[:3] for row in body] == [

@@ -47,7 +47,7 @@ def test_only_the_chosen_point_shows_its_test_score(
     assert main(["study=grid", f"runs={runs}"]) == 0
     out = capsys.readouterr().out
     assert re.search("Warning: text, nano: encoder .*learning_rate=0.01 is not compared", out)
-    rows = [line for line in out.splitlines() if line.startswith("  encoder batch_size=")]
+    rows = [line for line in out.splitlines() if line.startswith("encoder batch_size=")]
     assert "2.3000 ± 0.2484" in rows[0]
     assert [row.count("±") for row in rows] == [2, 1, 1, 1]
     assert "2 (1 missing)" in rows[3]
