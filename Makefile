@@ -27,7 +27,7 @@ help:
 	@echo "make validate          validate the submissions that were added or changed since BASE=COMMIT"
 	@echo "make bench             measure what has a goal beside other libraries: half an hour, nothing else running"
 	@echo "make lint              ruff, mypy and the import contracts"
-	@echo "make pictures          renew the pictures of pages; needs Chromium"
+	@echo "make pictures          renew the pictures of pages and notebooks; needs Chromium"
 	@echo "make docs              build the documentation into docs/_build/html; warnings are errors"
 	@echo "make version           write VERSION=1.0.0 into the project files"
 	@echo "make release-check     check that the committed version can be released, and build it into dist/"
@@ -126,6 +126,7 @@ lint: $(INSTALLED)
 
 pictures: $(INSTALLED)
 	@$(BIN)/python -m tests.docs.pictures
+	@$(BIN)/python -m tests.docs.notebooks
 
 docs: $(INSTALLED)
 	@$(INSTALL_DOCS)

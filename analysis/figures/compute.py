@@ -78,13 +78,17 @@ def _near(references: pd.DataFrame, rows: pd.DataFrame) -> list[tuple[str, float
 
 
 def _reference(name: str, score: float, rows: pd.DataFrame) -> go.Scatter:
-    """Return a horizontal line with its name in the middle, on the side of most models."""
-    ends = float(rows["training_flops"].min()), float(rows["training_flops"].max())
+    """Return a horizontal line with its name and score, at the budget whose models are further from it."""
+    flops, distance = rows["training_flops"], (rows["score"] - score).abs()
+    ends = float(flops.min()), float(flops.max())
+    at_first, at_last = (distance[flops.between(end / SAME_BUDGET, end * SAME_BUDGET)].min() for end in ends)
     side = "top" if score < (rows["score"].min() + rows["score"].max()) / 2 else "bottom"
+    words = f"{name} {score:.3g}"
+    texts, anchor = ([words, ""], "right") if at_first > at_last else (["", words], "left")
     return go.Scatter(
-        x=[ends[0], math.sqrt(ends[0] * ends[1]), ends[1]], y=[score] * 3, mode="lines+text",
-        text=["", name, ""], textposition=f"{side} center", textfont={"color": REFERENCE_COLOUR},
-        name=name, showlegend=False, line={"color": REFERENCE_COLOUR, "width": 1, "dash": "dot"},
+        x=list(ends), y=[score] * 2, mode="lines+text", text=texts, textposition=f"{side} {anchor}",
+        textfont={"color": REFERENCE_COLOUR}, name=name, showlegend=False,
+        line={"color": REFERENCE_COLOUR, "width": 1, "dash": "dot"},
         hovertemplate=f"<b>{name}</b> {score:.4f}<extra></extra>",
     )  # fmt: skip
 

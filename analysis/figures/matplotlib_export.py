@@ -18,6 +18,8 @@ from matplotlib.figure import Figure
 from analysis.figures.files import figure_bytes
 from analysis.figures.style import MATPLOTLIB_MARKERS, SYMBOLS
 
+SIDES = {"left": "right", "right": "left"}
+"""Alignment of a text in Matplotlib, by the side of the point on which Plotly puts it."""
 MARKERS = dict(zip(SYMBOLS, MATPLOTLIB_MARKERS, strict=True)) | {"line-ns": "|"}
 LINES = {"solid": "-", "dash": "--", "dot": ":", "dashdot": "-."}
 INCHES = (4.6, 3.4)
@@ -109,10 +111,11 @@ def _draw(panel: Any, trace: go.Scatter) -> None:
     )  # fmt: skip
     if "text" in mode:
         up = -1 if str(trace.textposition).startswith("bottom") else 1
+        side = SIDES.get(str(trace.textposition).rpartition(" ")[2], "center")
         for across, height, text in zip(x, y, trace.text, strict=True):
             panel.annotate(
                 text, (across, height), xytext=(0, 6 * up), textcoords="offset points", fontsize=7,
-                ha="center", va="bottom" if up > 0 else "top",
+                ha=side, va="bottom" if up > 0 else "top",
             )  # fmt: skip
 
 

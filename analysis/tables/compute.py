@@ -114,7 +114,8 @@ def _need(row: pd.Series, times: str) -> str:
     if row["bound"] == "at least" and value <= SAME_BUDGET:  # it was not trained with more
         # The lower end is the bound itself, or below it.
         certainty = "" if row["low"] > 0.99 * value else "probably "
-        return f"{certainty}more than the same compute {at}, the largest budget of {row['baseline']}"
+        more = f"how much more is unknown, as {row['baseline']} has no larger budget"
+        return f"{certainty}more than the same compute {at} ({more})"
     text = f"{row['bound']} {value:.3g} {times} {at}".strip()
     low, high = float(row["low"]), float(row["high"])
     if low > 0 and math.isfinite(high):

@@ -43,6 +43,7 @@ CANON = ROOT / "docs" / "models" / "canon.md"
 STATISTICS = ROOT / "docs" / "statistics.md"
 PAGES = {"experts.md": ("experts", 2)}
 """Pages in docs/results with a block of tables: the frame, and the level of its headings."""
+TIMES = "\N{MULTIPLICATION SIGN}"
 BEGIN, END = "<!-- table:begin -->\n", "<!-- table:end -->"
 """What stands around the block of a page."""
 
@@ -83,12 +84,13 @@ def readme_block() -> str:
     budgets = sorted(multipliers["flops"].map(budget).unique(), key=float)[::2]
     scores: dict[str, dict[str, str]] = {}
     for _, row in multipliers.sort_values("score").iterrows():
-        text = multiplier(row["multiplier"], row["bound"], row["low"], row["high"])
-        scores.setdefault(str(row["model"]), {})[budget(row["flops"])] = f"{row['score']:.3f}: {text}"
-        scores.setdefault(str(row["baseline"]), {})[budget(row["flops"])] = f"{row['baseline_score']:.3f}"
-    of_model = costs()
+        factor = multiplier(row["multiplier"], row["bound"], row["low"], row["high"])
+        factor, flops = factor.replace(" [", f"{TIMES} ["), budget(row["flops"])
+        scores.setdefault(str(row["model"]), {})[flops] = f"{row['score']:.3f}, {factor}"
+        scores.setdefault(str(row["baseline"]), {})[flops] = f"{row['baseline_score']:.3f}, 1{TIMES}"
+    costs_of = costs()
     rows = [
-        [model, *(cells.get(flops, "-") for flops in budgets), *of_model.get(model, ["-", "-"])]
+        [model, *(cells.get(flops, "not run") for flops in budgets), *costs_of.get(model, ["-", "-"])]
         for model, cells in scores.items()
     ]
     rows.sort(key=lambda row: row[0] in set(multipliers["baseline"]))
