@@ -83,8 +83,8 @@ def _reference(name: str, score: float, rows: pd.DataFrame) -> go.Scatter:
     ends = float(flops.min()), float(flops.max())
     at_first, at_last = (distance[flops.between(end / SAME_BUDGET, end * SAME_BUDGET)].min() for end in ends)
     side = "top" if score < (rows["score"].min() + rows["score"].max()) / 2 else "bottom"
-    words = f"{name} {score:.3g}"
-    texts, anchor = ([words, ""], "right") if at_first > at_last else (["", words], "left")
+    label = f"{name} {score:.3g}"
+    texts, anchor = ([label, ""], "right") if at_first > at_last else (["", label], "left")
     return go.Scatter(
         x=list(ends), y=[score] * 2, mode="lines+text", text=texts, textposition=f"{side} {anchor}",
         textfont={"color": REFERENCE_COLOUR}, name=name, showlegend=False,

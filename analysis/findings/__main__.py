@@ -1,4 +1,4 @@
-"""Decide registered claims of the field, and print published numbers next to ours, from stored runs.
+"""Decide registered claims of the field, and print published results next to ours, from stored runs.
 
     archbench findings [claim=NAME] [runs=runs] [--own-runs]
     archbench findings out=docs
@@ -46,7 +46,7 @@ class FindingsConfig:
     claims: str = "docs/findings"
     """The folder of registered claims, one YAML each."""
     published: str = "docs/results/published"
-    """The folder of published numbers, one YAML for each source."""
+    """The folder of published results, one YAML for each source."""
     frames: str = "docs/results"
     """The folder of our frames, FRAME.parquet each."""
     runs: str = "runs"
@@ -65,7 +65,7 @@ class FindingsConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class Decided:
-    """Claims and published numbers with their verdicts."""
+    """Claims and published results with their verdicts."""
 
     findings: list[Finding]
     published: list[Page]
@@ -93,8 +93,9 @@ def publish(config: FindingsConfig, decided: Decided) -> None:
             label = f"{finding.name}: {finding.claim.claim}" if config.claim else finding.name
             table.add_row(label, finding.verdict, difference(finding))
         print_tables(table)
-    if decided.published:
+    if decided.findings and decided.published:
         print()
+    if decided.published:
         print(published_page.text(decided.published), end="")
     if config.out:
         for name, content in contents(decided).items():

@@ -73,7 +73,7 @@ def fit(points: pd.DataFrame, *, drop: int, bootstraps: int, seed: int) -> Fit:
 def points_table(name: str, result: Fit) -> Table:
     """Return the constants of one fit next to the published ones."""
     title = f"{name}: {len(result.points)} points, loss = E + A N^-alpha + B D^-beta"
-    table = Table(box=rich.box.SIMPLE, title=title, title_justify="left")
+    table = Table(box=rich.box.SIMPLE, title=title)
     for head in ("", "fit [95% bootstrap]", *PUBLISHED):
         table.add_column(head, justify="left" if not head else "right")
     for label, value in CONSTANTS.items():
@@ -110,7 +110,7 @@ def study_table(title: str, fits: Mapping[str, Fit], baseline: str) -> Table:
     The ratio is computed at the loss that every arm reaches at the optimum of its largest budget.
     """
     target = max(result.law.frontier(result.points["flops"].max()) for result in fits.values())
-    table = Table(box=rich.box.SIMPLE, title=title, title_justify="left")
+    table = Table(box=rich.box.SIMPLE, title=title)
     ratio = f"times fewer FLOPs than {baseline} to {target:.3f}"
     constants = ("E", "alpha", "beta", "a in N* ~ C^a")
     for head in ("model", "points", *constants, "isoFLOP a", "held out (n)", ratio):
@@ -137,7 +137,7 @@ def multiplier_table(title: str, fits: Mapping[str, Fit], baseline: str) -> Tabl
     curves = {name: best_sizes(result.points) for name, result in fits.items()}
     others = [name for name in fits if name != baseline]
     confidence = 1 - 0.05 / max(1, len(others))
-    table = Table(box=rich.box.SIMPLE, title=title, title_justify="left")
+    table = Table(box=rich.box.SIMPLE, title=title)
     for head in (
         "model",
         "FLOPs",

@@ -50,7 +50,7 @@ def plain_table(first: str, *others: str, left: tuple[str, ...] = ()) -> rich.ta
     """Return a table without rows or borders. Cells that are too long are continued in the next line.
 
     Args:
-        first, others: heads of the columns; numbers stand in the others, aligned at the right.
+        first, others: heads of the columns; those without text are aligned at the right.
         left: those of the others with text, aligned at the left.
     """
     table = rich.table.Table(box=rich.box.SIMPLE_HEAD, show_edge=False, padding=(0, 0), pad_edge=False)
@@ -66,7 +66,7 @@ def fit(table: rich.table.Table, keys: int = 1, width: int = WIDTH) -> list[rich
     Numbers are not wrapped; heads and text are.
 
     Args:
-        table: its columns with numbers are aligned at the right.
+        table: its numeric columns are aligned at the right.
         keys: the number of first columns, which are repeated in each table.
         width: columns of the terminal.
     """
@@ -87,7 +87,7 @@ def _widest(texts: Iterable[object]) -> int:
 
 
 def _least(column: rich.table.Column) -> int:
-    """Return the least width of a column: its numbers, or a part of its text, and the words of its head."""
+    """Return the least width of a column: its values, or a part of its text, and the words of its head."""
     longest = _widest(column.cells)
     words = _widest(str(column.header).split())
     return max(words, longest if column.justify == "right" else min(longest, TEXT_WIDTH))

@@ -76,9 +76,7 @@ def check_task(name: str, task: Probe) -> TaskCheck:
 
 def render(checks: Sequence[TaskCheck]) -> rich.table.Table:
     """Return a table with a row for each task, its best shallow baselines first."""
-    table = rich.table.Table(
-        title="Task check: oracle and shallow baselines", title_justify="left", box=rich.box.SIMPLE
-    )
+    table = rich.table.Table(title="Task check: oracle and shallow baselines", box=rich.box.SIMPLE)
     table.add_column("task", no_wrap=True)
     for name in ("tokens", "answers", "oracle", "best guess"):
         table.add_column(name, justify="right", no_wrap=True)
@@ -98,9 +96,7 @@ def render(checks: Sequence[TaskCheck]) -> rich.table.Table:
 
 def render_languages(references: Mapping[str, Sequence[Reference]]) -> rich.table.Table:
     """Return a table with the reference lines of each language, in bits per token above the exact ones."""
-    table = rich.table.Table(
-        title="Languages: excess bits of reference lines", title_justify="left", box=rich.box.SIMPLE
-    )
+    table = rich.table.Table(title="Languages: excess bits of reference lines", box=rich.box.SIMPLE)
     for name in ("task", "line", "excess bits", "note"):
         table.add_column(name, justify="right" if name == "excess bits" else "left", overflow="fold")
     for task, lines in references.items():
