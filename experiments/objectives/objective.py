@@ -250,17 +250,16 @@ class Objective(ABC):
         """
         if batch.whole:
             return self.likelihood_score(model, batch, generators)
-        device = next(model.parameters()).device
-        view = self.answer_view(batch).to(device)
-        logits_BTV, is_answer_BT = self.logits(view.run(model), view), view.weight_BT > 0
-        correct = (logits_BTV.argmax(-1) == view.target_BT) & is_answer_BT
-        answers_B = is_answer_BT.double().sum(1)
-        accuracy_B = correct.double().sum(1) / answers_B
-        nats_BT = torch.zeros_like(view.weight_BT, dtype=torch.float64)
-        nats_BT[is_answer_BT] = F.cross_entropy(
-            logits_BTV[is_answer_BT].float(), view.target_BT[is_answer_BT], reduction="none"
-        ).double()
-        return Score(accuracy_B=accuracy_B.cpu(), nats_B=nats_BT.sum(1).cpu(), answers_B=answers_B.cpu())
+        view, device = self.answer_view(batch), next(model.parameters()).device
+        is_answer_BT = view.weight_BT > 0  # on the host, which must know how many there are
+        index_N, view = flat_indices(is_answer_BT, device), view.to(device)
+        logits_NV = self.logits(view.run(model), view).flatten(0, 1)[index_N]
+        target_N = view.target_BT.flatten()[index_N]
+        nats_N = F.cross_entropy(logits_NV.float(), target_N, reduction="none").double()
+        scores_2BT = torch.zeros(2, *is_answer_BT.shape, dtype=torch.float64)
+        scores_2BT[:, is_answer_BT] = torch.stack([logits_NV.argmax(-1) == target_N, nats_N]).cpu()
+        (correct_B, nats_B), answers_B = scores_2BT.sum(2), is_answer_BT.double().sum(1)
+        return Score(accuracy_B=correct_B / answers_B, nats_B=nats_B, answers_B=answers_B)
 
     def summarise(self, records: Sequence[Any], split: str) -> list[Metric]:
         """Compute the metrics of a split from the records of its sequences in order, the table's first."""
