@@ -6,8 +6,9 @@ benchmarks/gpu.sh --resume
 benchmarks/gpu.sh --device cpu --tiny
 
 A part that fails or exceeds its time leaves its error with the finished rows; other parts continue. Both
-files are written again, atomically, after each part, and after an interruption; --resume keeps the parts of
-the JSON file that are whole and runs the others. The page has the name of the JSON file, with .md.
+files are written again, atomically, after each part, and after an interruption. Existing files are refused
+without --resume, which runs the parts that failed, are missing, or are named, and keeps the others. The page
+has the name of the JSON file, with .md.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NoReturn
 
 import torch
 from gpu_cards import bandwidth_shares, card_named, flops_shares
@@ -37,6 +38,8 @@ GRACE = 10
 """Seconds that a part may exceed its limit before it is killed."""
 INTERRUPTED = "interrupted"
 """Error of the part that ran when the set was interrupted or terminated."""
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""Signals that end the set, after the finished rows are written."""
 FOLDER = Path(__file__).resolve().parent
 
 
@@ -44,39 +47,96 @@ def main() -> None:
     args = parse()
     if args.device == "cuda" and not torch.cuda.is_available():
         sys.exit("gpu.sh: no CUDA device here; --device cpu --tiny runs the set in miniature")
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a scheduler ends jobs by it
+    end_once_by_signals()
     results: dict[str, Any] = {"machine": machine(args.device), "tiny": args.tiny, "parts": {}}
     if args.resume:
-        results["parts"] = finished_parts(args.output, results)
+        results["parts"] = earlier_parts(args.output, results)
     write(args.output, results)
-    for part in ("rates", *(name for name in args.parts if name != "rates")):
-        if part in results["parts"]:
-            print(f"{part}: kept", flush=True)
-            continue
+    failed = measure(args, results)
+    failed |= {name for name, part in results["parts"].items() if part["error"]}
+    if failed:
+        names = ", ".join(name for name in PARTS if name in failed)
+        sys.exit(f"gpu.sh: {args.output} is written; not whole: {names}; --resume runs what is missing")
+    print(f"written to {args.output}")
+
+
+def end_once_by_signals() -> None:
+    """Raise KeyboardInterrupt at the first Ctrl-C, SIGTERM (schedulers) or SIGHUP (lost connections).
+
+    Later ones are ignored: a lost connection may send two, and the second must not stop the writing.
+    Signals that are ignored already stay so: ``nohup`` ignores SIGHUP.
+    """
+    caught = [number for number in ENDING if signal.getsignal(number) != signal.SIG_IGN]
+
+    def end(*_: object) -> NoReturn:
+        for number in caught:
+            signal.signal(number, signal.SIG_IGN)
+        raise KeyboardInterrupt
+
+    for number in caught:
+        signal.signal(number, end)
+
+
+def measure(args: argparse.Namespace, results: dict[str, Any]) -> set[str]:
+    """Run the parts and write the files after each; return the parts that failed. Ends at an interruption."""
+    selected, failed = selected_parts(args.parts, results["parts"]), set()
+    for part in (name for name in results["parts"] if name not in selected):
+        print(f"{part}: kept", flush=True)
+    for part in selected:
         print(f"{part}, at most {PARTS[part]} s ...", flush=True)
-        results["parts"][part] = run(part, args)
-        results["parts"] = {name: results["parts"][name] for name in PARTS if name in results["parts"]}
+        new = run(part, args)
+        parts = results["parts"] | {part: better(results["parts"].get(part), new)}
+        results["parts"] = {name: parts[name] for name in PARTS if name in parts}
         add_shares(results)
         write(args.output, results)
-        print(table(part, results["parts"][part]) + "\n", flush=True)
-        if results["parts"][part]["error"] == INTERRUPTED:
-            break
-    print(f"written to {args.output}")
-    if failed := [name for name, measured_part in results["parts"].items() if measured_part["error"]]:
-        sys.exit(f"gpu.sh: not whole: {', '.join(failed)}; --resume runs what is missing")
+        if new["error"]:
+            failed.add(part)
+        if new["error"] == INTERRUPTED:
+            break  # without a print: the terminal may be gone
+        print(table(part, parts[part]) + "\n", flush=True)
+    return failed
 
 
-def finished_parts(path: Path, results: dict[str, Any]) -> dict[str, Any]:
-    """Return the parts of an earlier JSON file that have no error; refuse one of another machine or code."""
-    if not path.exists():
+def selected_parts(named: list[str] | None, parts: dict[str, Any]) -> list[str]:
+    """The named parts, else those that failed or are missing; and the rates, unless they are whole."""
+    missing = [name for name in PARTS if name not in parts or parts[name]["error"]]
+    return [name for name in PARTS if name in (named or missing) or (name == "rates" and name in missing)]
+
+
+def better(old: dict[str, Any] | None, new: dict[str, Any]) -> dict[str, Any]:
+    """Return the result with more good rows, or without an error; the new one of equals."""
+
+    def quality(part: dict[str, Any]) -> tuple[int, bool]:
+        return sum("error" not in row for row in part["rows"]), not part["error"]
+
+    if old is None or quality(new) >= quality(old):
+        return new
+    return old | {"note": f"earlier result kept; the last run was worse: {new['error'] or 'fewer rows'}"}
+
+
+def earlier_parts(path: Path, results: dict[str, Any]) -> dict[str, Any]:
+    """Return the parts of an earlier JSON file, if any; refuse one of another machine or code."""
+    try:
+        earlier = json.loads(path.read_text(encoding="utf-8"))
+        page(earlier)  # reads every field
+    except FileNotFoundError:
         return {}
-    earlier = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        refuse(f"--resume: {path} cannot be read: {error.strerror}")
+    except (ValueError, LookupError, TypeError, AttributeError):
+        refuse(f"--resume: {path} is no whole JSON file of gpu.sh; name another --output")
     for name in ("device", "torch", "commit"):
         if (was := earlier["machine"][name]) != (now := results["machine"][name]):
-            sys.exit(f"gpu.sh: --resume: {path} was measured with {name} {was}, this is {now}")
+            refuse(f"--resume: {path} was measured with {name} {was}, this is {now}")
     if earlier["tiny"] != results["tiny"]:
-        sys.exit(f"gpu.sh: --resume: one of {path} and this run is in miniature (--tiny)")
-    return {name: part for name, part in earlier["parts"].items() if not part["error"]}
+        refuse(f"--resume: one of {path} and this run is in miniature (--tiny)")
+    return dict(earlier["parts"])
+
+
+def refuse(mistake: str) -> NoReturn:
+    """End with one line and the status of user mistakes."""
+    print(f"gpu.sh: {mistake}", file=sys.stderr)
+    sys.exit(2)
 
 
 def run(part: str, args: argparse.Namespace) -> dict[str, Any]:
@@ -142,7 +202,8 @@ def table(name: str, part: dict[str, Any]) -> str:
     columns = list(dict.fromkeys(key for row in rows for key in row if key != "kernels"))
     cells = [[shown(row.get(column)) for column in columns] for row in rows]
     text = as_markdown(columns, cells) if rows else ""
-    return f"{text}\n{name}: {part['error'] or 'done'}, {part['seconds']} s".lstrip()
+    note = f" ({part['note']})" if "note" in part else ""
+    return f"{text}\n{name}: {part['error'] or 'done'}, {part['seconds']} s{note}".lstrip()
 
 
 def shown(value: Any) -> str:
@@ -178,14 +239,20 @@ def driver() -> str | None:
 
 
 def write(path: Path, results: dict[str, Any]) -> None:
-    """Write JSON and page atomically: readers see the old or the new file."""
+    """Write JSON and page atomically: readers see the old or the new file. Refuse files that cannot be."""
     for target, text in (
         (path, json.dumps(results, indent=1) + "\n"),
         (path.with_suffix(".md"), page(results)),
     ):
         new = target.with_name(target.name + ".new")
-        new.write_text(text, encoding="utf-8")
-        new.replace(target)
+        try:
+            new.write_text(text, encoding="utf-8")
+            new.replace(target)
+        except OSError as error:
+            refuse(f"--output: {target} cannot be written: {error.strerror}")
+        finally:
+            with contextlib.suppress(OSError):
+                new.unlink()
 
 
 def page(results: dict[str, Any]) -> str:
@@ -208,8 +275,8 @@ def parse() -> argparse.Namespace:
     default = os.environ.get("ARCHBENCH_GPU_DEVICE", "cuda")
     parser.add_argument("--device", choices=("cuda", "cpu"), default=default, help="cpu is always tiny")
     parser.add_argument("--tiny", action="store_true", help="models of a few thousand parameters")
-    parser.add_argument("--resume", action="store_true", help="keep the parts of --output that are whole")
-    parser.add_argument("--parts", nargs="+", choices=tuple(PARTS), default=list(PARTS))
+    parser.add_argument("--resume", action="store_true", help="run what failed or is missing in --output")
+    parser.add_argument("--parts", nargs="+", choices=tuple(PARTS), help="run these, even if they are whole")
     parser.add_argument(
         "--output",
         type=Path,
@@ -221,11 +288,10 @@ def parse() -> argparse.Namespace:
         parser.error(f"ARCHBENCH_GPU_DEVICE={args.device}: options: cuda, cpu")
     if args.output.suffix != ".json":
         parser.error(f"--output {args.output}: must end in .json; the page gets the same name and .md")
-    if not args.output.parent.is_dir():
+    if not os.path.isdir(args.output.parent):
         parser.error(f"--output {args.output}: there is no folder {args.output.parent}; make it first")
+    for file in (args.output, args.output.with_suffix(".md")):
+        if os.path.lexists(file) and not args.resume:
+            parser.error(f"{file} exists: --resume continues it, or name another --output")
     args.tiny = args.tiny or args.device == "cpu"
     return args
-
-
-if __name__ == "__main__":
-    main()
