@@ -172,7 +172,7 @@ def _decided(best: pd.DataFrame) -> pd.DataFrame:
 
 
 def by_task(best: pd.DataFrame) -> dict[str, dict[str, float]]:
-    """The rates as ``study.values.learning_rate`` of study/compare.yaml has them."""
+    """The rates by task and backbone, as a YAML with ``study.values.learning_rate`` would have them."""
     rates: dict[str, dict[str, float]] = {}
     for _, arm in _decided(best).iterrows():
         rates.setdefault(str(arm["task"]), {})[str(arm["backbone"])] = float(arm["learning_rate"])
@@ -244,7 +244,7 @@ def publish_rates(swept: Swept) -> None:
         except ValueError as error:
             print(f"extend: {error}")
     if not _decided(best).duplicated(["task", "backbone"]).any():
-        print("learning_rate:  # as study/compare.yaml wants it")
+        print("learning_rate:  # by task and backbone, for study.values")
         print(yaml.safe_dump(by_task(best), sort_keys=True))
     print(f"wrote {path}")
 

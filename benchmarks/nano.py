@@ -43,7 +43,7 @@ def train(backbone: str, task: str, *more: str) -> None:
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         overrides = (f"backbone={backbone}", f"task={task}", f"runs={folder}", "device=cpu")
         never = (f"trainer.checkpoint_every={NEVER}", f"trainer.log_every={NEVER}")
-        settings = compose("study=compare", *overrides, *never, *more)
+        settings = compose("study=compare", "study.tuned=null", *overrides, *never, *more)
         pointwise.choose(settings.device.kernels)
         with silence():
             harness = Harness(settings, plan(settings), stack)

@@ -124,10 +124,13 @@ def prepare(config: TrackConfig) -> Part:
             folder=f"{track.folder}_miniature",
             rates_folder=f"{track.rates_folder}_miniature",
             stored=None,
+            protocol=None,  # a search would never end: models of so few steps have learned nothing
         )
-        rates = f"{config.runs}/{track.rates_folder}/analysis/rates.yaml"
-        tuning += [*track.miniature, f"study.name={track.rates_folder}", "study.stored=null"]
-        test += [*track.miniature, f"study.name={track.folder}", "study.stored=null", f"study.tuned={rates}"]
+        unsearched = [*track.miniature, "study.stored=null", "study.protocol=null", "study.fixed_grid=true"]
+        tuning += [*unsearched, f"study.name={track.rates_folder}"]
+        test += [*unsearched, f"study.name={track.folder}"]
+    if track.tuned:
+        test.append(f"study.tuned={config.runs}/{track.rates_folder}/analysis/rates.yaml")
     return Part(
         track=track,
         workloads=workloads or [workload.name for workload in track.workloads],

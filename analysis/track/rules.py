@@ -1,8 +1,8 @@
 """The rules of a track, read from the YAML files that its runs are composed of.
 
 A track NAME is two studies, ``conf/study/track/NAME.yaml`` with the test seeds and ``NAME_rates.yaml`` with
-the tuning runs, and a folder ``conf/track/NAME/`` with a YAML for each workload. The laptop track is the main
-comparison, ``study=compare``, whose workloads are tasks.
+the tuning runs, and a folder ``conf/track/NAME/`` with a YAML for each workload. The laptop track is
+``study=compare``, whose workloads are tasks.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from experiments.runtime.errors import ConfigError, nearest
 from experiments.runtime.yaml_state import read_yaml
 
 MAIN = "laptop"
-"""The track that is the main comparison."""
+"""The track whose study is ``compare``."""
 
 
 @dataclass(kw_only=True)

@@ -156,13 +156,22 @@ def test_the_rates_are_searched_alike_for_every_arm_and_on_other_seeds(study: st
         grids = {tuple(sorted(grid)) for grid in rates.values()}
         assert len(grids) == 1
         assert len(next(iter(grids))) >= 3
-    assert not {c.seed for c in cells(study)} & {c.seed for c in cells(f"{study}_rates")}
+    seeds = {cell.seed for cell in cells(f"{study}_rates")}
+    assert len(seeds) == 2
+    assert not seeds & {cell.seed for cell in cells(study)}
 
 
-def test_the_chosen_rates_come_from_the_search() -> None:
-    grid = {cell.optimizer.learning_rate for cell in cells("compare_rates")}
-    for cell in cells("compare"):
-        assert cell.optimizer.learning_rate in grid, cell.key
+@pytest.mark.parametrize("study", SHORT)
+def test_the_kept_rates_are_those_of_a_finished_search(study: str) -> None:
+    kept = read_rates(CONF / "track" / f"{study}_rates.yml")
+    assert kept.study == f"{study}_rates"
+    assert set(kept.seeds) == {cell.seed for cell in cells(kept.study)}
+    for arm in kept.arms:
+        assert arm.bracketed, arm.key
+        assert arm.tuning is not None
+        assert arm.tuning.trials >= 5, "three first rates, and the neighbours of the best"
+    chosen = {cell.names.backbone: cell.optimizer.learning_rate for cell in cells(study)}
+    assert chosen == {arm.backbone: arm.learning_rate for arm in kept.arms}
 
 
 def test_the_kept_rates_of_infilling_are_those_of_a_finished_search() -> None:

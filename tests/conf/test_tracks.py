@@ -95,10 +95,11 @@ def test_the_oracle_solves_a_workload_and_shallow_baselines_do_not(workload: str
         assert max(check.guess, *check.scores.values()) < 0.7
 
 
-def test_the_laptop_track_is_the_study_of_recall() -> None:
+def test_the_laptop_track_is_recall_by_the_rules_of_the_protocol() -> None:
     track: Track = read_track(MAIN)
     assert (track.study, track.folder, track.group) == ("compare", "compare", "task")
     assert [workload.name for workload in track.workloads] == ["recall_8_pairs"]
+    assert (track.protocol, track.tuned, bool(track.miniature)) == ("1.0", True, True)
 
 
 def test_a_mistyped_track_and_workload_are_said() -> None:

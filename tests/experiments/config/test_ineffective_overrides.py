@@ -19,16 +19,16 @@ def check(*words: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("typed", "key"),
+    ("study", "typed", "key"),
     [
-        ("budget=smoke", "budget.tokens is 500000, not 4000"),
-        ("scale=micro", "scale.targets.flops is 900000, not 20000000"),
-        ("optimizer=adamw", "optimizer.learning_rate is 0.01, not 0.003"),
+        ("compare", "budget=smoke", "budget.tokens is 500000, not 4000"),
+        ("compare", "scale=micro", "scale.targets.flops is 900000, not 20000000"),
+        ("experts", "optimizer=adamw", "optimizer.learning_rate is 0.01, not 0.003"),
     ],
 )
-def test_a_study_that_overrides_what_was_typed_is_in_the_way(typed: str, key: str) -> None:
-    with pytest.raises(ConfigError, match=f"{typed}: study=compare is in the way.*{key}"):
-        check("study=compare", typed)
+def test_a_study_that_overrides_what_was_typed_is_in_the_way(study: str, typed: str, key: str) -> None:
+    with pytest.raises(ConfigError, match=f"{typed}: study={study} is in the way.*{key}"):
+        check(f"study={study}", typed)
 
 
 def test_a_schedule_that_a_study_overrides_is_in_the_way_beside_an_optimizer_too(tmp_path: Path) -> None:

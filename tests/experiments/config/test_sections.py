@@ -185,6 +185,6 @@ def test_the_section_is_typed() -> None:
 
 
 def test_yaml_files_refer_to_values_of_the_study() -> None:
-    words = ["study=compare", "backbone=s4", "task=recall_8_pairs"]
+    words = ["study=capacity", "backbone=s4"]
     sections = read_sections(commands.compose(*words))
-    assert sections.optimizer.learning_rate == sections.study.values["learning_rate"]["recall_8_pairs"]["s4"]
+    assert sections.optimizer.learning_rate == sections.study.values["learning_rate"]["s4"] == 0.01
