@@ -28,6 +28,7 @@ GIVEN = {
         "gpu_text",
         "laptop",
         "later_variants",
+        "letters",
         "variants",
     )
 }
@@ -171,18 +172,6 @@ def test_the_kept_rates_are_those_of_a_finished_search(study: str) -> None:
         assert arm.tuning is not None
         assert arm.tuning.trials >= 5, "three first rates, and the neighbours of the best"
     chosen = {cell.names.backbone: cell.optimizer.learning_rate for cell in cells(study)}
-    assert chosen == {arm.backbone: arm.learning_rate for arm in kept.arms}
-
-
-def test_the_kept_rates_of_infilling_are_those_of_a_finished_search() -> None:
-    kept = read_rates(CONF / "track" / "infilling_rates.yml")
-    assert kept.study == "infilling_rates"
-    assert set(kept.seeds) == {cell.seed for cell in cells(kept.study)} == {100, 101}
-    for arm in kept.arms:
-        assert arm.bracketed, arm.key
-        assert arm.tuning is not None
-        assert arm.tuning.trials >= 5, "three first rates, and the neighbours of the best"
-    chosen = {cell.names.backbone: cell.optimizer.learning_rate for cell in cells("infilling")}
     assert chosen == {arm.backbone: arm.learning_rate for arm in kept.arms}
 
 
