@@ -28,7 +28,6 @@ GIVEN = {
         "gpu_text",
         "laptop",
         "later_variants",
-        "letters",
         "variants",
     )
 }
