@@ -163,8 +163,9 @@ def run_all(x_ND: Tensor, expert_NK: Tensor, gate_NK: Tensor, kept_NK: Tensor | 
     return y_ND if w.down_bias_XD is None else y_ND + gate_NX @ w.down_bias_XD.to(gate_NX.dtype)
 
 
-def grouped_product(dtype: torch.dtype, d_model: int, d_ff: int) -> bool:
-    """Return True where PyTorch has the grouped product for these: no float64, and rows of multiples of 16
-    bytes."""
+def grouped_product(device: str, dtype: torch.dtype, d_model: int, d_ff: int) -> bool:
+    """Return True where PyTorch has the grouped product for these: bfloat16 on a GPU, else no float64; rows
+    of multiples of 16 bytes."""
     aligned = all(width * dtype.itemsize % 16 == 0 for width in (d_model, d_ff))
-    return aligned and dtype in (torch.float32, torch.bfloat16, torch.float16)
+    on_cpu = (torch.float32, torch.bfloat16, torch.float16)
+    return aligned and dtype in ((torch.bfloat16,) if device == "cuda" else on_cpu)

@@ -135,15 +135,16 @@ class Experts(FeedForward):
         device, dispatch_name = x_BTD.device.type, self.config.dispatch
         dtype = product_dtype(x_BTD)
         d_ff, d_model = self.up_XFD.shape[1:]
-        possible = grouped_product(dtype, d_model, d_ff)
+        possible = grouped_product(device, dtype, d_model, d_ff)
         if dispatch_name == "grouped" and not possible:
             raise ValueError(
-                f"experts.dispatch=grouped takes float32 or less and widths of multiples of 16 bytes, not "
-                f"{str(dtype).removeprefix('torch.')} with d_model={d_model} and experts of {d_ff}: use auto"
+                "experts.dispatch=grouped takes bfloat16 on a GPU, float32 or less on a CPU, and widths of "
+                f"multiples of 16 bytes, not {str(dtype).removeprefix('torch.')} on {device} with "
+                f"d_model={d_model} and experts of {d_ff}: use auto"
             )
         if dispatch_name == "auto":
-            # On the CPU the loop is as fast, and in float32 GPUs have no grouped product.
-            return "grouped" if possible and device == "cuda" and dtype == torch.bfloat16 else "loop"
+            # On the CPU the loop is as fast.
+            return "grouped" if possible and device == "cuda" else "loop"
         return dispatch_name
 
     def kernel(self) -> str:

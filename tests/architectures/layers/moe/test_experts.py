@@ -14,7 +14,15 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from architectures.layers.context import Context
 from architectures.layers.feedforward import ACTIVATIONS, DenseFeedForward, FeedForwardConfig
 from architectures.layers.moe.config import ExpertsConfig
-from architectures.layers.moe.dispatch import Weights, dispatch, run_all, run_grouped, run_loop, run_padded
+from architectures.layers.moe.dispatch import (
+    Weights,
+    dispatch,
+    grouped_product,
+    run_all,
+    run_grouped,
+    run_loop,
+    run_padded,
+)
 from architectures.layers.moe.experts import Experts
 from architectures.layers.moe.routing_record import record_routing
 
@@ -164,6 +172,14 @@ def test_the_grouped_product_follows_autocast():
         found, loop = layer(x)[0], with_dispatch(layer, "loop")(x)[0]
     assert not torch.equal(loop, layer(x)[0])  # bfloat16 is seen to be used
     torch.testing.assert_close(found, loop, atol=0.02, rtol=0.02)
+
+
+def test_gpus_have_a_grouped_product_of_bfloat16_alone():
+    """PyTorch's kernel rejects float32: "Expected inputs of BF16 type"."""
+    types = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
+    assert [grouped_product("cuda", dtype, 16, 16) for dtype in types] == [True, False, False, False]
+    assert [grouped_product("cpu", dtype, 16, 16) for dtype in types] == [True, True, True, False]
+    assert not grouped_product("cuda", torch.bfloat16, 16, 12)
 
 
 def test_an_impossible_grouped_product_is_refused():
