@@ -38,7 +38,7 @@ OPTIONAL = {
     "hydra_plugins.hydra_submitit_launcher": (
         "hydra-submitit-launcher", "Hydra's SLURM launcher: pip install 'archbench[slurm]'"
     ),
-    "mamba_ssm": ("mamba-ssm", "fused scans on a GPU: pip install 'archbench[cuda]'"),
+    "mamba_ssm": ("mamba-ssm", "fused scans on a GPU: pip install --no-build-isolation 'archbench[cuda]'"),
     "fla": ("fla-core", "scan=fla, kernels of linear attention on a GPU: pip install 'archbench[fla]'"),
 }  # fmt: skip
 """Package and purpose, by module."""
