@@ -35,7 +35,7 @@ def swept(tmp_path: Path, write_run: Callable[..., Path]) -> Path:
 def test_the_choice_is_printed_and_written(swept: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["study=rates", f"runs={swept}"]) == 0
     printed = capsys.readouterr().out
-    chosen = yaml.safe_load(printed.split("wants it\n")[1].split("wrote")[0])
+    chosen = yaml.safe_load(printed.split("for study.values\n")[1].split("wrote")[0])
     assert chosen == {"text": {"decoder": 3e-3, "mamba": 1e-2}}
     written = yaml.safe_load((swept / "rates" / "analysis" / "rates.yaml").read_text())
     assert (written["study"], written["seeds"]) == ("rates", [100])
@@ -70,7 +70,7 @@ def test_a_model_that_lacks_a_seed_gets_no_choice_and_is_asked_for_it(
         (folder / "config.yaml").write_text(yaml.safe_dump({"optimizer": {"learning_rate": rate}}))
     assert main(["study=rates", f"runs={swept}"]) == 0
     printed = capsys.readouterr().out
-    chosen = yaml.safe_load(printed.split("wants it\n")[1].split("wrote")[0])
+    chosen = yaml.safe_load(printed.split("for study.values\n")[1].split("wrote")[0])
     assert set(chosen["text"]) == {"decoder"}
     written = yaml.safe_load((swept / "rates" / "analysis" / "rates.yaml").read_text())
     assert [arm["backbone"] for arm in written["arms"]] == ["decoder"]
