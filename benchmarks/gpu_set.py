@@ -291,7 +291,7 @@ def parse() -> argparse.Namespace:
     if not os.path.isdir(args.output.parent):
         parser.error(f"--output {args.output}: there is no folder {args.output.parent}; make it first")
     for file in (args.output, args.output.with_suffix(".md")):
-        if os.path.lexists(file) and not args.resume:
-            parser.error(f"{file} exists: --resume continues it, or name another --output")
+        if os.path.lexists(file) and not (args.resume and os.path.lexists(args.output)):
+            parser.error(f"{file} exists: --resume continues a JSON file, or name another --output")
     args.tiny = args.tiny or args.device == "cpu"
     return args

@@ -253,15 +253,20 @@ def test_ctrl_c_while_pytorch_loads_leaves_no_traceback(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (1, "gpu.sh: interrupted\n")
 
 
-@pytest.mark.parametrize("name", ["gpu.json", "gpu.md"])
+@pytest.mark.parametrize(("name", "more"), [("gpu.json", ()), ("gpu.md", ()), ("gpu.md", ("--resume",))])
 def test_existing_files_are_not_overwritten(
-    name: str, faulty_set: Callable[..., dict[str, Any]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    name: str,
+    more: tuple[str, ...],
+    faulty_set: Callable[..., dict[str, Any]],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     (tmp_path / name).write_text("precious")
     with pytest.raises(SystemExit) as ended:
-        faulty_set("--parts", "rates")
+        faulty_set("--parts", "rates", *more)
     assert ended.value.code == 2
-    assert f"{name} exists: --resume continues it, or name another --output" in capsys.readouterr().err
+    message = f"{name} exists: --resume continues a JSON file, or name another --output"
+    assert message in capsys.readouterr().err
     assert [path.read_text() for path in tmp_path.glob("gpu.*")] == ["precious"]
 
 
