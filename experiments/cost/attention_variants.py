@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
+from typing import Any
 
 from architectures.backbone import BackboneConfig
 from architectures.backbones.hybrid import ATTENTION, HybridConfig
@@ -18,8 +19,8 @@ GROUPS = 8
 def variants(config: BackboneConfig) -> Iterator[tuple[str, BackboneConfig]]:
     """Yield names and configurations, including the given one; only this for a model without attention.
 
-    Only the attention differs. Impossible latents are skipped: with a source, and with positions that are
-    added to the scores.
+    Only the attention differs. Impossible variants are skipped: a latent with a source, with forget gates or
+    with positions that are added to the scores, and one key/value head where heads are paired.
     """
     has_attention = isinstance(config, TransformerConfig)
     if isinstance(config, HybridConfig):
@@ -29,44 +30,44 @@ def variants(config: BackboneConfig) -> Iterator[tuple[str, BackboneConfig]]:
         return
     attention, latent = config.attention, config.attention.latent
     width = head_dim(config.width, attention) if latent.kv_rank is None else latent.nope_dim
-    for name, changed in [*_by_heads(attention, width), _by_latent(attention, width)]:
+    for name, changes in [*_by_heads(attention, width), _by_latent(attention, width)]:
         try:
-            variant = dataclasses.replace(config, attention=changed)
+            variant = dataclasses.replace(config, attention=dataclasses.replace(attention, **changes))
         except ValueError:
             continue
         yield name, variant
 
 
-def _by_heads(attention: AttentionConfig, width: int) -> Iterator[tuple[str, AttentionConfig]]:
-    """Yield attention with all key/value heads, fewer, and one, as wide as the unrotated part of a head."""
-    plain = attention
+def _by_heads(attention: AttentionConfig, width: int) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the changes for all key/value heads, fewer, and one, as wide as the unrotated part of a head."""
+    plain: dict[str, Any] = {}
     if attention.latent.kv_rank is not None:
-        plain = dataclasses.replace(attention, latent=LatentConfig(), head_dim=width, scale=None)
-    heads, kv_heads = plain.num_heads, plain.kv_heads
+        plain = {"latent": LatentConfig(), "head_dim": width, "scale": None}
+    heads, kv_heads = attention.num_heads, attention.kv_heads
     divisors = [count for count in range(2, min(GROUPS, heads - 1) + 1) if heads % count == 0]
     grouped = [kv_heads] if 1 < kv_heads < heads else divisors[-1:]
     names = {heads: "multi-head", **dict.fromkeys(grouped, "grouped-query"), 1: "multi-query"}
     for count, name in names.items():
-        changed = plain if count == kv_heads else dataclasses.replace(plain, num_kv_heads=count)
-        yield f"{name}, {count} of {heads}", changed
+        yield f"{name}, {count} of {heads}", plain if count == kv_heads else {**plain, "num_kv_heads": count}
 
 
-def _by_latent(attention: AttentionConfig, width: int) -> tuple[str, AttentionConfig]:
-    """Return attention with its latent, or one in DeepSeek's proportions: 4 heads wide, half a head rotated.
+def _by_latent(attention: AttentionConfig, width: int) -> tuple[str, dict[str, Any]]:
+    """Return the changes for a latent in DeepSeek's proportions: 4 heads wide, half a head rotated.
+
+    None where attention has a latent.
 
     DeepSeek-V2 (arXiv 2405.04434), section 2.1.4: 512 + 64 for heads of 128.
     """
-    latent, changed = attention.latent, attention
+    latent, changes = attention.latent, dict[str, Any]()
     if latent.kv_rank is None:
         rotated = max(2, width // 4 * 2)
         latent = LatentConfig(kv_rank=4 * width, rope_dim=rotated, nope_dim=width, v_dim=width)
-        changed = dataclasses.replace(
-            attention,
-            latent=latent,
-            num_kv_heads=None,
-            qk_norm="none",
-            layers=["global"],
-            window=None,
-            scale=None,
-        )
-    return f"latent, {latent.kv_rank} + {latent.rope_dim}", changed
+        changes = {
+            "latent": latent,
+            "num_kv_heads": None,
+            "qk_norm": "none",
+            "layers": ["global"],
+            "window": None,
+            "scale": None,
+        }
+    return f"latent, {latent.kv_rank} + {latent.rope_dim}", changes

@@ -82,7 +82,11 @@ def test_the_rate_is_part_of_the_name_and_the_file_is_not(tmp_path: Path) -> Non
         ([], {"target": 1e5}, "no rate for .* scale.targets.flops=280000 .* scale.targets.flops=100000"),
         ([], {"axis": "total"}, "no rate for .* scale.axis=flops .* it has .* scale.axis=total "),
         (["optimizer.learning_rate=0.1"], {}, "optimizer.learning_rate=0.1 together with study.tuned="),
-        (["budget.batch_size=4"], {"batch_size": 1}, "batch_size=4 beside .*, which sets the batch size"),
+        (
+            ["budget.batch_size=4"],
+            {"batch_size": 1},
+            "batch_size=4 together with .*, which sets the batch size",
+        ),
         ([], {"learning_rate": "fast"}, "learning_rate"),
         ([], {"rate": 1}, "has no such key"),
         (["study.tuned=nowhere.yaml"], {}, "study.tuned=nowhere.yaml is not there: archbench train"),
