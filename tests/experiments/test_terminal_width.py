@@ -18,7 +18,7 @@ TO_A_FILE = ("analysis/tables/text.py", "analysis/findings/published_page.py", "
 PRINTED = [
     ("cost", "backbone=llama2_70b", "sequence_length=4096"),
     ("cost simulate", "processes=8,64", "task=recall", "parallel=fsdp", "budget.batch_size=64"),
-    ("tasks", "-m", "task=recall,parity,probabilistic_language"),
+    ("tasks", "-m", "task=recall,parity,compositional_recall"),
     ("findings", "claim=alibi_extrapolation"),
     ("findings predictions",),
     ("plan", "-m", "backbone=decoder,mamba", "task=recall", "seed=0,1"),

@@ -133,7 +133,7 @@ def test_a_run_prints_its_steps(tmp_path, capsys: pytest.CaptureFixture[str]) ->
     steps = [found[1] for line in lines if (found := re.search(pattern, line))]
     assert steps == ["10", "20", "30", "31"]
     assert any("| validation answer_accuracy 0." in line for line in lines)
-    assert f"test answer_accuracy {commands.result(folder)['metrics'][0]['value']:.4f} ± " in lines[-3]
+    assert f"test answer_accuracy {commands.result(folder)['metrics'][0]['value']:.4f} ± " in lines[-4]
     assert lines[-2].split("] ", 1)[1].startswith("cost: ")
     assert lines[-1].endswith(f"next: archbench compare study=single runs={tmp_path}")
     kept = (folder / "train.log").read_text().splitlines()
