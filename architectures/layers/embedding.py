@@ -58,7 +58,9 @@ class Embedding(nn.Module):
         self.scale = d_model**0.5 if config.scale else None
         self.dropout = nn.Dropout(dropout)
         if positions in ("learned", "sinusoidal"):
-            table = (2**0.5 * EMBEDDING_STD * sinusoids(max_length, d_model)).to(self.tokens.weight.device)
+            table = torch.empty(max_length, d_model, device=self.tokens.weight.device)
+            if not table.is_meta:  # which has no values, and may be of any size
+                table.copy_(2**0.5 * EMBEDDING_STD * sinusoids(max_length, d_model))
         if positions == "learned":
             # They begin as sinusoids: in these a shift is a linear map, so that a small model finds
             # "the token before" soon, not late.
