@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -21,16 +18,8 @@ def test_compiled_blocks_and_flex_attention_become_machine_code(
 ) -> None:
     if problem := cuda_without_driver.problem():
         pytest.skip(problem)
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.generated_kernels"],
-        env=cuda_without_driver.environment(tmp_path, capability),
-        cwd=commands.ROOT,
-        capture_output=True,
-        text=True,
-        timeout=1800,
-    )
-    assert done.returncode == 0, done.stderr
-    results = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    environment = cuda_without_driver.environment(tmp_path, capability)
+    results = commands.printed_rows("tests.generated_kernels", env=environment)
     assert [result["case"] for result in results] == list(CASES)
     for result in results:
         assert result["targets"] == [target], result

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -11,6 +12,8 @@ from analysis import dataset
 from analysis.scaling.tables import fit
 from tests import ROOT
 from tests.docs import renew_tables
+
+CPU_TRACK = ROOT / "conf" / "track" / "cpu.parquet"
 
 RESULTS = ROOT / "docs" / "results"
 
@@ -48,6 +51,16 @@ def test_the_dataset_describes_the_frames() -> None:
     kept = json.loads((RESULTS / "croissant.json").read_text())
     assert kept == dataset.croissant(described.frames), "run python -m tests.docs.renew_tables"
     assert (RESULTS / "README.md").read_text() == dataset.card(described.frames)
+
+
+@pytest.mark.parametrize(
+    "path", [*sorted(renew_tables.RESULTS.glob("*.parquet")), CPU_TRACK], ids=lambda p: p.stem
+)
+def test_runs_name_no_folder_of_a_machine(path: Path) -> None:
+    runs = pd.read_parquet(path)
+    for column in runs.columns.intersection(["path", "command"]):
+        absolute = runs[column].astype(str).str.contains(r"(?:^|[ =\[,'])/\w")
+        assert not absolute.any(), runs[column][absolute].iloc[0]
 
 
 def test_the_tables_of_canon_layers_are_those_of_the_frame() -> None:

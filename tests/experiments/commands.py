@@ -68,6 +68,14 @@ def run(module: str, *words: str, **environment: str) -> subprocess.CompletedPro
     return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
 
+def printed_rows(module: str, *words: str, env: dict[str, str] | None) -> list[dict[str, Any]]:
+    """The JSON objects that ``python -m MODULE words`` prints, one on a line; it must end without error."""
+    command = [sys.executable, "-m", module, *words]
+    done = subprocess.run(command, env=env, cwd=ROOT, capture_output=True, text=True, timeout=1800)
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+
+
 def compose(*words: str, root: str = "config") -> DictConfig:
     """The configuration that these overrides compose to, as a run receives it."""
     GlobalHydra.instance().clear()

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -39,16 +36,8 @@ def test_every_case_trains_evaluates_and_generates_on_another_device(
 ) -> None:
     if device == "cuda" and (problem := cuda_without_driver.problem()):
         pytest.skip(problem)
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.other_device", device, group, precision],
-        env=cuda_without_driver.environment(tmp_path) if device == "cuda" else None,
-        cwd=commands.ROOT,
-        capture_output=True,
-        text=True,
-        timeout=1800,
-    )
-    assert done.returncode == 0, done.stderr
-    results = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    environment = cuda_without_driver.environment(tmp_path) if device == "cuda" else None
+    results = commands.printed_rows("tests.other_device", device, group, precision, env=environment)
     assert [result["case"] for result in results] == list(CASES[group])
     for result in results:
         layer = LAYERS_THAT_WAIT.get(result["case"])
