@@ -54,7 +54,7 @@ def _by_heads(attention: AttentionConfig, width: int) -> Iterator[tuple[str, dic
 def _by_latent(attention: AttentionConfig, width: int) -> tuple[str, dict[str, Any]]:
     """Return the changes for a latent in DeepSeek's proportions: 4 heads wide, half a head rotated.
 
-    None where attention has a latent.
+    There are none where attention has a latent.
 
     DeepSeek-V2 (arXiv 2405.04434), section 2.1.4: 512 + 64 for heads of 128.
     """
