@@ -21,14 +21,20 @@ from experiments.data.document import Document
 from experiments.data.file_hashes import FileHashes
 from experiments.data.hub import read_hub
 from experiments.data.local_files import check_no_overlap, find_files, named_files, read_files
-from experiments.data.package_text import PACKAGE_CODE, PACKAGE_DOCS, VERSIONS, package_documents
+from experiments.data.package_text import (
+    PACKAGE_CODE,
+    PACKAGE_DOCS,
+    PACKAGE_LETTERS,
+    VERSIONS,
+    package_documents,
+)
 from experiments.data.python_docs import LIBRARY, REFERENCE, embedded_documents
 from experiments.runtime.errors import nearest
 
 SPLITS = ("train", "validation", "test")
 
 _EMBEDDED = {"embedded": "", "embedded_reference": REFERENCE, "embedded_library": LIBRARY}
-_PACKAGES = (PACKAGE_DOCS, PACKAGE_CODE)
+_PACKAGES = (PACKAGE_DOCS, PACKAGE_CODE, PACKAGE_LETTERS)
 SOURCES = (*_EMBEDDED, *_PACKAGES, "files", "hub")
 _HELD_OUT_FRACTION = 0.05
 """Fraction of the documents carved for each of validation and test."""
@@ -49,7 +55,7 @@ class CorpusConfig:
 
     source: str = "embedded"
     """``embedded`` (or its halves ``embedded_reference``, ``embedded_library``), ``package_docs``,
-    ``package_code``, ``files`` or ``hub``."""
+    ``package_code``, ``package_letters``, ``files`` or ``hub``."""
     paths: list[str] = field(default_factory=list)
     """Files or globs to train on (source=files): .txt, .md, .json, .jsonl, .parquet."""
     validation_paths: list[str] = field(default_factory=list)

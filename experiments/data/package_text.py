@@ -1,8 +1,9 @@
-"""Docstrings and sources of seven Python packages: two larger corpora that need no network.
+"""Docstrings and sources of seven Python packages: three larger corpora that need no network.
 
 The packages are dependencies of the harness or of PyTorch, in the versions of constraints.txt.
-``package_docs`` has the docstrings of each module (prose with examples), ``package_code`` its source. The
-text is compared with a hash, so that it is the same on every machine: another version is an error.
+``package_docs`` has the docstrings of each module (prose with examples), ``package_code`` its source, and
+``package_letters`` the docstrings in 27 symbols, the letters a to z and the space, as in text8 (Mahoney
+2006). The text is compared with a hash, so that it is the same on every machine: another version is an error.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import ast
 import hashlib
 import importlib.metadata
 import importlib.util
+import re
 import warnings
 from collections.abc import Iterable, Iterator
 from functools import cache
@@ -20,7 +22,7 @@ from experiments.data.document import Document
 from experiments.data.python_docs import module_docstrings, without_repeats
 from experiments.runtime.errors import DataError
 
-PACKAGE_DOCS, PACKAGE_CODE = "package_docs", "package_code"
+PACKAGE_DOCS, PACKAGE_CODE, PACKAGE_LETTERS = "package_docs", "package_code", "package_letters"
 VERSIONS = {
     "numpy": "2.4.6", "scipy": "1.17.1", "pandas": "3.1.1", "matplotlib": "3.11.2", "scikit-learn": "1.9.1",
     "networkx": "3.6.1", "sympy": "1.14.0",
@@ -39,12 +41,15 @@ _GENERATED = {"__config__.py", "version.py", "_version.py", "_distributor_init.p
 
 @cache
 def package_documents(source: str) -> tuple[Document, ...]:
-    """Return the documents of ``package_docs`` or ``package_code``: one for each module, without repeats.
+    """Return the documents of one of these corpora: one for each module, without repeats.
 
     Raises:
         DataError: a package has another version, or its files have been changed.
     """
     check_versions(source)
+    if source == PACKAGE_LETTERS:
+        docs = package_documents(PACKAGE_DOCS)
+        return tuple(document._replace(text=letters(document.text)) for document in docs)
     modules = (module for distribution in VERSIONS for module in modules_of(distribution))
     found = tuple(without_repeats(read_modules(modules, docstrings=source == PACKAGE_DOCS)))
     if (actual := text_hash(found)) != HASHES[source]:
@@ -53,6 +58,11 @@ def package_documents(source: str) -> tuple[Document, ...]:
             f"(hash {actual[:16]}): install them again, or use another task.source"
         )
     return found
+
+
+def letters(text: str) -> str:
+    """Return a text in lower case, with one space in place of everything between letters a to z."""
+    return re.sub("[^a-z]+", " ", text.lower()).strip()
 
 
 def check_versions(source: str) -> None:

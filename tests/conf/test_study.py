@@ -27,6 +27,7 @@ GIVEN = {
         "confirm",
         "gpu_text",
         "laptop",
+        "letters",
         "later_variants",
         "variants",
     )

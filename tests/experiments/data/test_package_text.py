@@ -14,8 +14,10 @@ from experiments.data.document import Document
 from experiments.data.package_text import (
     PACKAGE_CODE,
     PACKAGE_DOCS,
+    PACKAGE_LETTERS,
     VERSIONS,
     check_versions,
+    letters,
     modules_of,
     package_documents,
     read_modules,
@@ -63,7 +65,7 @@ def test_a_corpus_is_compared_with_its_hash(
     with pytest.raises(DataError, match="installed files of numpy are not those of their versions") as error:
         package_documents(PACKAGE_DOCS)
     [start] = re.findall(r"hash ([0-9a-f]{16})", str(error.value))
-    kept = package_text.without_repeats(read_modules(modules, docstrings=True))
+    kept = list(package_text.without_repeats(read_modules(modules, docstrings=True)))
     whole = text_hash(kept)
     assert whole.startswith(start)
     monkeypatch.setitem(package_text.HASHES, PACKAGE_DOCS, whole)
@@ -78,7 +80,14 @@ def test_a_corpus_is_compared_with_its_hash(
     prepared, opened = (open_token_file(corpus, tokenizer, 28, tmp_path / "cache") for _ in range(2))
     assert opened.meta == prepared.meta
     assert {split: counts["documents"] for split, counts in opened.meta["splits"].items()} == sizes
+    lettered = package_documents(PACKAGE_LETTERS)
+    assert [document.name for document in lettered] == [document.name for document in kept]
+    assert set("".join(document.text for document in lettered)) <= set("abcdefghijklmnopqrstuvwxyz ")
     package_documents.cache_clear()
+
+
+def test_letters_are_27_symbols() -> None:
+    assert letters("\n>>> np.Fit(x_1,  É) # Done.\n") == "np fit x done"
 
 
 def test_another_version_is_an_error_that_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
