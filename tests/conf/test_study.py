@@ -27,7 +27,6 @@ GIVEN = {
         "confirm",
         "gpu_text",
         "laptop",
-        "letters",
         "later_variants",
         "variants",
     )
