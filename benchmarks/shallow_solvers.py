@@ -20,7 +20,8 @@ from experiments.tasks.task import Task
 
 KINDS = ("single", "multi_key", "multi_value", "variable_tracking")
 CASES = (
-    *((name, ()) for name in ("listops_nano", "listops", "pathfinder", "images")),
+    *((name, ()) for name in ("listops_nano", "listops_short", "listops", "pathfinder", "pathfinder_nano")),
+    *((name, ()) for name in ("images", "text_source", "text_source_packages", "same_document")),
     *(("needle", (f"task.kind={kind}",)) for kind in KINDS),
 )
 """Tasks and what is set."""

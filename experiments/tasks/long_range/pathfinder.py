@@ -23,6 +23,7 @@ from experiments.data.tokenizers.vocabulary import Vocabulary
 from experiments.runtime.seeds import stream
 from experiments.tasks.long_range.pathfinder_curves import CurveConfig, Curves, grow_distractors, grow_pair
 from experiments.tasks.long_range.pathfinder_drawing import draw, draw_dots
+from experiments.tasks.long_range.threshold import Measured, threshold_accuracy
 from experiments.tasks.metrics import Reference
 from experiments.tasks.probes.probe import Generated, GeneratedConfig, batch_of
 from experiments.tasks.task import Batch
@@ -129,15 +130,8 @@ class Pathfinder(Generated):
         for split, count in (("train", _FIT), ("test", _SCORED)):
             pair, _, label_B = self.scenes(split, 0, np.arange(count))
             ends_BE2 = dots(pair, label_B)
-            measured.append((np.linalg.norm(ends_BE2[:, 0] - ends_BE2[:, 1], axis=1), label_B))
-        (near_N, label_N), (test_N, truth_N) = measured
-        candidates = [
-            (((near_N < limit) == (label_N == near_label)).mean(), limit, near_label)
-            for limit in np.quantile(near_N, np.linspace(0, 1, 41))
-            for near_label in (0, 1)
-        ]
-        _, limit, near_label = max(candidates)
-        return float(((test_N < limit) == (truth_N == near_label)).mean())
+            measured.append(Measured(np.linalg.norm(ends_BE2[:, 0] - ends_BE2[:, 1], axis=1), label_B))
+        return threshold_accuracy(*measured)
 
     def references(self) -> list[Reference]:
         return [

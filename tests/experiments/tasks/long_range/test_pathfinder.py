@@ -12,6 +12,14 @@ from experiments.tasks.long_range.pathfinder import Pathfinder, PathfinderConfig
 from experiments.tasks.long_range.pathfinder_curves import Curves
 from experiments.tasks.long_range.pathfinder_drawing import draw
 
+NANO = {
+    "size": 16,
+    "num_dashes": 3,
+    "continuity": 1.5,
+    "start_distance": 4.0,
+    "num_distractors": 1,
+    "distractor_dashes": 2,
+}
 SCALE = 8
 """Cells of the raster per pixel."""
 PATH_X = {
@@ -58,7 +66,9 @@ def connected(scene, image, size):
     return regions[tuple(start)] == regions[tuple(end)]
 
 
-@pytest.mark.parametrize(("settings", "images"), [({}, 24), (PATH_X, 4)], ids=["pathfinder", "path_x"])
+@pytest.mark.parametrize(
+    ("settings", "images"), [({}, 24), (PATH_X, 4), (NANO, 24)], ids=["pathfinder", "path_x", "nano"]
+)
 def test_the_label_says_whether_a_path_connects_the_dots(settings, images):
     task = Pathfinder(PathfinderConfig(**settings))
     scene = task.scenes("train", 1, np.arange(images))
