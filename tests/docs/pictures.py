@@ -66,6 +66,7 @@ def pictures() -> dict[str, Picture]:
     drawn = {
         "results/compare": (("compare", "infilling"), lambda: _svg(verdict_figure(short_runs()))),
         "results/letters": (("letters",), lambda: _svg(verdict_figure(frame("letters")))),
+        "results/long_range": (("long_range",), lambda: _svg(verdict_figure(frame("long_range")))),
         "results/laptop": (("laptop",), lambda: _over_compute(frame("laptop"))),
         "results/text": (("laptop", "cpu_text"), lambda: _over_compute(text_runs())),
         "models/canon": (("canon",), lambda: _svg(canon_figure(frame("canon")))),

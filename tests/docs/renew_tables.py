@@ -41,7 +41,7 @@ from tests.docs.sensitivity_table import sensitivity_block
 RESULTS = ROOT / "docs" / "results"
 CANON = ROOT / "docs" / "models" / "canon.md"
 STATISTICS = ROOT / "docs" / "statistics.md"
-PAGES = {"experts.md": ("experts", 2), "letters.md": ("letters", 2)}
+PAGES = {"experts.md": ("experts", 2), "letters.md": ("letters", 2), "long_range.md": ("long_range", 2)}
 """Pages in docs/results with a block of tables: the frame, and the level of its headings."""
 TIMES = "\N{MULTIPLICATION SIGN}"
 BEGIN, END = "<!-- table:begin -->\n", "<!-- table:end -->"
