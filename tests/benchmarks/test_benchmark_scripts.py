@@ -18,12 +18,6 @@ from tests import ROOT
 FOLDER = ROOT / "benchmarks"
 
 
-@pytest.fixture(autouse=True)
-def importable(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As when Python runs a script of the folder."""
-    monkeypatch.syspath_prepend(str(FOLDER))
-
-
 def script(*words: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, str(FOLDER / "scan.py"), "--threads", "1", *words]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)

@@ -11,9 +11,6 @@ import numpy as np
 import pytest
 import torch
 
-from tests import ROOT
-
-FOLDER = ROOT / "benchmarks"
 SMALL = (
     "scale=nano",
     "scale.axis=non_embedding",
@@ -21,12 +18,6 @@ SMALL = (
     "task.sequence_length=16",
     "budget.batch_size=2",
 )
-
-
-@pytest.fixture(autouse=True)
-def importable(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As when Python runs a script of the folder."""
-    monkeypatch.syspath_prepend(str(FOLDER))
 
 
 def test_both_loops_train_the_same_model_in_the_same_way(tmp_path: Path) -> None:

@@ -17,15 +17,6 @@ from torch import Tensor
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from architectures.kernels.cpu.transformer_ops import cpp_attention
-from tests import ROOT
-
-FOLDER = ROOT / "benchmarks"
-
-
-@pytest.fixture(autouse=True)
-def importable(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As when Python runs a script of the folder."""
-    monkeypatch.syspath_prepend(str(FOLDER))
 
 
 def event(name: str, own: float, within: Any = None, number: int = -1) -> SimpleNamespace:

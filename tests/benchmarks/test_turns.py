@@ -18,8 +18,7 @@ def script(name: str, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
 
 
-def test_a_ratio_is_the_median_over_pairs_of_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(FOLDER))
+def test_a_ratio_is_the_median_over_pairs_of_steps() -> None:
     from nano import row
 
     own = [[0.01, 0.01], [0.02, 0.01], [0.01, 0.02]]

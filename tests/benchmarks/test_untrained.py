@@ -9,15 +9,6 @@ import pandas as pd
 import pytest
 
 from analysis.scaling.laws import Law
-from tests import ROOT
-
-FOLDER = ROOT / "benchmarks"
-
-
-@pytest.fixture(autouse=True)
-def importable(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As when Python runs a script of the folder."""
-    monkeypatch.syspath_prepend(str(FOLDER))
 
 
 def test_the_refit_leaves_out_the_highest_losses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
