@@ -87,10 +87,10 @@ class Pairs(NamedTuple):
 
 
 class SameDocument(Task):
-    """Pairs of pieces, from one document or two. Each pair of examples (2j, 2j + 1) has one of each label, in random order.
+    """Pairs of pieces, from one document or two.
 
-    Training examples never run out. Held-out ones are the same for every seed, and their pairs of pieces
-    do not overlap.
+    Each pair of examples (2j, 2j + 1) has one of each label, in random order. Training examples
+    never run out. Held-out ones are the same for every seed, and their pairs of pieces do not overlap.
     """
 
     Config = SameDocumentConfig
