@@ -29,6 +29,7 @@ from analysis.stats.arms import arm_table
 from analysis.stats.comparisons import comparisons
 from analysis.stats.targets.target_profiles import to_target
 from analysis.stats.text_slices import slice_table
+from analysis.track.early import early_decisions
 from analysis.track.frame import track_frame
 from analysis.track.overview import overview
 from analysis.track.page import TrackResults, fill_page, track_markdown, verdict_lines
@@ -271,6 +272,7 @@ def track_results(track: Track, runs: pd.DataFrame, tuning: pd.DataFrame) -> Tra
         scores=score_table(arms, held_out(track, runs), reached, tuning),
         reached=reached,
         carried=carried_over(track, runs),
+        early=early_decisions(runs, pairs),
         slices=slice_table(runs.assign(baseline=REFERENCE)),
     )
 

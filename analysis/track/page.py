@@ -36,6 +36,8 @@ class TrackResults:
     """From ``analysis.stats.targets.target_profiles.to_target``."""
     carried: pd.DataFrame
     """From ``analysis.track.results.carried_over``."""
+    early: pd.DataFrame
+    """From ``analysis.track.early.early_decisions``."""
     slices: pd.DataFrame
     """From ``analysis.stats.text_slices.slice_table``."""
 
@@ -65,6 +67,7 @@ def track_markdown(track: Track, results: TrackResults) -> str:
         lines += ["", "## Scores", "", *_scores(track, results)]
         lines += ["", "## Performance profiles", "", *_profiles(results.reached)]
         lines += ["", "## Held-out variants", "", *_held_out(results.carried)]
+        lines += ["", "## Decisions before the end", "", *_early(results.early)]
         lines += ["", "## Data", "", *_files(track, results)]
     return "\n".join(lines) + "\n"
 
@@ -171,6 +174,35 @@ def _held_out(carried: pd.DataFrame) -> list[str]:
     rows = [[str(value) for value in row] for row in carried.itertuples(index=False)]
     head = ["workload", "variant", "decided pairs", "same verdict", "reversed", UNDECIDED]
     return [*table(head, rows), "", "Verdicts on the variant, of pairs that are decided on the workload."]
+
+
+def _early(early: pd.DataFrame) -> list[str]:
+    """Return a table of how well scores before the end of training predict the order of models."""
+    if early.empty:
+        return ["No workload has three models with validation scores before the end."]
+    fractions = sorted(early["fraction"].unique())
+    rows = []
+    for (task, likelihood), group in early.groupby(["task", "likelihood"], dropna=False, sort=False):
+        first, by_fraction = group.iloc[0], group.set_index("fraction")
+        ratio = first["signal_to_noise"]
+        order = [_of(by_fraction.loc[f, "same_order"], first["pairs"]) for f in fractions]
+        decided = [_of(by_fraction.loc[f, "decided_same"], first["decided"]) for f in fractions]
+        type_ = likelihood if isinstance(likelihood, str) else "-"
+        ratio_text = "-" if math.isnan(ratio) else f"{ratio:.1f}"
+        rows.append([str(task), type_, str(first["models"]), ratio_text, *order, *decided])
+    head = ["workload", "likelihood", "models", "signal to noise"]
+    head += [f"same order at {f:.0%}" for f in fractions] + [f"decided pairs at {f:.0%}" for f in fractions]
+    note = (
+        "Signal to noise: range of the models' mean scores over the standard deviation between seeds. Same "
+        "order: pairs of models whose mean validation scores after this fraction of the steps have the "
+        "order of their final scores (ties count as half); decided pairs: the same for pairs with a "
+        "verdict. Learning rates have not decayed at these points, so a run of this length may do better."
+    )
+    return [*table(head, rows), "", note]
+
+
+def _of(count: float, total: float) -> str:
+    return f"{count / total:.0%} of {total:.0f}" if total else "-"
 
 
 def _files(track: Track, results: TrackResults) -> list[str]:

@@ -20,6 +20,7 @@ import matplotlib.figure
 import pandas as pd
 
 from analysis.compare import NO_CURVES, stored_frame
+from analysis.compare import VERDICTS_DPI
 from analysis.figures.capacity import capacity_figures
 from analysis.figures.compute import score_over_compute
 from analysis.figures.files import figure_bytes
@@ -75,7 +76,7 @@ def pictures() -> dict[str, Picture]:
             lambda: _svg(draw(load_speed(RESULTS / "speed.parquet", "decode"))),
         ),
         "findings/findings": (_frames_of_findings(), _findings),
-        **{f"results/capacity_{name}": (("capacity",), _ladder(name)) for name in _LADDERS},
+        **{f"results/capacity_{name}": (("capacity",), _ladder(name)) for name in _ladders()},
     }
     found = {}
     for name, (frames, draw_picture) in drawn.items():
@@ -89,9 +90,6 @@ def pictures() -> dict[str, Picture]:
     return found
 
 
-_LADDERS = ("copying", "recall", "state_tracking")
-
-
 def _svg(figure: matplotlib.figure.Figure | None) -> bytes:
     assert figure is not None
     return figure_bytes(figure, "svg")
@@ -103,8 +101,13 @@ def _over_compute(runs: pd.DataFrame) -> bytes:
     return printed(figure, "svg")
 
 
+@cache
+def _ladders() -> dict[str, matplotlib.figure.Figure]:
+    return capacity_figures(rungs(frame("capacity")))
+
+
 def _ladder(name: str) -> Callable[[], bytes]:
-    return lambda: _svg(capacity_figures(rungs(frame("capacity")))[name])
+    return lambda: _svg(_ladders()[name])
 
 
 def _frames_of_findings() -> tuple[str, ...]:
@@ -174,13 +177,26 @@ def hashes_of_frames(picture: Picture) -> dict[str, str]:
     return {path: digest((DOCS / path).read_bytes()) for path in picture.frames}
 
 
+def _write_png() -> None:
+    """Write the figures that are shown as PNG, too."""
+    verdicts = verdict_figure(short_runs())
+    assert verdicts is not None
+    (RESULTS / "compare.png").write_bytes(figure_bytes(verdicts, "png", VERDICTS_DPI))
+    for name, runs in {"laptop": frame("laptop"), "text": text_runs()}.items():
+        over = score_over_compute(runs)
+        assert over is not None
+        (RESULTS / f"{name}.png").write_bytes(printed(over, "png"))
+
+
 def main() -> int:
     """Write all pictures, the pages that the same commands write, and the list."""
     renew_tables.main()
     for path, content in findings.contents(_decided()[1]).items():
         (DOCS / path).write_bytes(content if isinstance(content, bytes) else content.encode())
     listed = pictures()
-    (RESULTS / "speed_decode.svg").write_bytes(listed["results/speed_decode.svg"].content())
+    for name in (name for name in listed if name.endswith(".svg")):
+        (DOCS / name).write_bytes(listed[name].content())
+    _write_png()
     write_screenshots({shot.source: report(shot.source) for shot in SHOTS.values()}, DOCS / "report")
     entries = {
         name: {"content": digest(picture.content()), "frames": hashes_of_frames(picture)}

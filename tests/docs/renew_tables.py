@@ -13,12 +13,6 @@ from pathlib import Path
 import pandas as pd
 
 from analysis import dataset
-from analysis.compare import VERDICTS_DPI
-from analysis.figures.capacity import capacity_figures
-from analysis.figures.compute import score_over_compute
-from analysis.figures.files import figure_bytes
-from analysis.figures.matplotlib_export import printed
-from analysis.figures.verdicts import verdict_figure
 from analysis.files import csv_text
 from analysis.findings.frames import Frames
 from analysis.stats.arms import study_setting
@@ -34,7 +28,7 @@ from analysis.tables.decision_accuracy import decision_grids
 from analysis.tables.format import budget, multiplier, si, size
 from analysis.tables.text import render_markdown, render_scores
 from tests import ROOT
-from tests.docs.canon_tables import canon_block, canon_figure
+from tests.docs.canon_tables import canon_block
 from tests.docs.rules_table import rules_block
 from tests.docs.sensitivity_table import sensitivity_block
 
@@ -173,21 +167,9 @@ def main() -> None:
     """Write the blocks, and the files that are generated whole."""
     for page, block in blocks().items():
         page.write_text(page.read_text().replace(BEGIN + quoted(page) + END, BEGIN + block + END))
-    for name, drawn in capacity_figures(rungs(frame("capacity"))).items():
-        (RESULTS / f"capacity_{name}.svg").write_bytes(figure_bytes(drawn, "svg"))
-    CANON.with_suffix(".svg").write_bytes(figure_bytes(canon_figure(frame("canon")), "svg"))
     (RESULTS / "state_space.csv").write_text(csv_text(length_scores()))
-    verdicts = verdict_figure(short_runs())
-    assert verdicts is not None
-    for kind in ("svg", "png"):
-        (RESULTS / f"compare.{kind}").write_bytes(figure_bytes(verdicts, kind, VERDICTS_DPI))
     (RESULTS / "compare.md").write_text(render_scores(short_runs()))
     (RESULTS / "compare_pairs.csv").write_text(csv_text(comparisons(short_runs())))
-    for name, runs in {"laptop": frame("laptop"), "text": text_runs()}.items():
-        over = score_over_compute(runs)
-        assert over is not None
-        for kind in ("svg", "png"):
-            (RESULTS / f"{name}.{kind}").write_bytes(printed(over, kind))
     (RESULTS / "text.csv").write_text(csv_text(compute_multipliers(text_runs())))
     (RESULTS / "laptop.csv").write_text(csv_text(compute_multipliers(frame("laptop"))))
     (RESULTS / "laptop_slices.csv").write_text(csv_text(slice_table(frame("laptop"))))

@@ -59,7 +59,14 @@ def results(arms: pd.DataFrame, pairs: pd.DataFrame) -> TrackResults:
     reached = pd.DataFrame(columns=["task", "arm", "flops"])
     empty = pd.DataFrame()
     return TrackResults(
-        runs=runs, arms=arms, pairs=pairs, scores=arms, reached=reached, carried=empty, slices=empty
+        runs=runs,
+        arms=arms,
+        pairs=pairs,
+        scores=arms,
+        reached=reached,
+        carried=empty,
+        early=empty,
+        slices=empty,
     )
 
 
