@@ -1,6 +1,7 @@
 """Time training steps of the models of text over compute (``study=laptop``), one thread, at each budget.
 
-python benchmarks/text_speed.py --output benchmarks/results/text_speed.md --json benchmarks/results/text_speed.json
+python benchmarks/text_speed.py --rounds 40 --output benchmarks/results/text_speed.md \
+    --json benchmarks/results/text_speed.json
 
 Training seconds of a study also measure the other work of the machine. Here the models of a budget take turns
 step by step in one process, with the full step of the trainer, their tuned number of tokens per step, and the
@@ -12,36 +13,53 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 import tempfile
 from contextlib import ExitStack
-from pathlib import Path
+from dataclasses import asdict, dataclass
 
 import numpy as np
 from machine import Page, add_outputs, as_markdown, at_least_one, machine_line, read_arguments, settle
-from overhead import NEVER, Harness, Times, compose, plan, silence, take_turns
+from overhead import NEVER, Harness, compose, plan, silence, take_turns
 
 from architectures.kernels import pointwise
 
-BUDGETS = {"a": "laptop", "b": "laptop", "c": "laptop", "d": "cpu_text", "e": "cpu_text"}
-"""Study of each budget, by its name in ``study.values.rung``."""
+BUDGETS = {
+    4e10: ("laptop", "a"), 1.3e11: ("laptop", "b"), 4e11: ("laptop", "c"), 1.3e12: ("cpu_text", "d"),
+    4e12: ("cpu_text", "e"),
+}  # fmt: skip
+"""Study and ``study.values.rung`` of each budget, by its FLOPs."""
 BASELINE = "decoder"
 MODELS = {
-    BASELINE: "decoder", "canon_decoder": "decoder", "mamba": "mamba", "no_convolution_mamba": "mamba",
-    "hybrid": "hybrid",
+    BASELINE: ("decoder", "decoder"), "decoder_canon": ("canon_decoder", "decoder"),
+    "mamba": ("mamba", "mamba"), "mamba_no_convolution": ("no_convolution_mamba", "mamba"),
+    "hybrid": ("hybrid", "hybrid"),
 }  # fmt: skip
-"""Backbone of each variant."""
-UNTUNED = {("hybrid", "d"), ("hybrid", "e"), ("no_convolution_mamba", "e")}
+"""Variant and backbone of each model."""
+NOT_RUN = {("hybrid", 1.3e12), ("hybrid", 4e12), ("mamba_no_convolution", 4e12)}
 """Models that have no runs at a budget."""
 BLOCK = 5
 """Steps of a model in a round."""
 
 
-def harness(rung: str, variant: str, folder: str, stack: ExitStack) -> Harness:
+@dataclass(frozen=True, kw_only=True)
+class Speed:
+    """Training speed of a model at a budget."""
+
+    model: str
+    flops: float
+    tokens_per_step: int
+    quartiles: list[float]
+    """Of tokens per second of the processor, over rounds."""
+
+
+def harness(flops: float, model: str, folder: str, stack: ExitStack) -> Harness:
     """Return the trainer of a model at a budget, after one step."""
-    never = (f"trainer.checkpoint_every={NEVER}", f"trainer.log_every={NEVER}")
+    study, rung = BUDGETS[flops]
+    variant, backbone = MODELS[model]
     settings = compose(
-        f"study={BUDGETS[rung]}", f"variant={variant}", f"backbone={MODELS[variant]}",
-        f"study.values.rung={rung}", f"runs={folder}/{variant}", *never,
+        f"study={study}", f"variant={variant}", f"backbone={backbone}", f"study.values.rung={rung}",
+        f"runs={folder}/{model}", f"trainer.checkpoint_every={NEVER}", f"trainer.log_every={NEVER}",
     )  # fmt: skip
     pointwise.choose(settings.device.kernels)
     trained = Harness(settings, plan(settings), stack)
@@ -49,28 +67,25 @@ def harness(rung: str, variant: str, folder: str, stack: ExitStack) -> Harness:
     return trained
 
 
-def measure(rung: str, rounds: int) -> tuple[dict[str, int], dict[str, Times]]:
-    """Return the tokens per step of each model, and the seconds of its steps: by the clock, of the processor."""
+def measure(flops: float, rounds: int) -> list[Speed]:
+    """Return the speed of each model at a budget; they take turns step by step."""
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack, silence():
-        loops = {
-            variant: harness(rung, variant, folder, stack)
-            for variant in MODELS
-            if (variant, rung) not in UNTUNED
-        }
+        models = [model for model in MODELS if (model, flops) not in NOT_RUN]
+        loops = {model: harness(flops, model, folder, stack) for model in models}
         times = take_turns(loops, rounds, BLOCK)
-        return {name: loop.trainer.tokens_per_step for name, loop in loops.items()}, times
-
-
-def speeds(tokens: int, times: Times) -> list[float]:
-    """Return the quartiles of tokens per second of the processor, over rounds."""
-    return [float(x) for x in np.percentile(tokens * BLOCK / times[:, :, 1].sum(axis=1), (25, 50, 75))]
+    found = []
+    for model, loop in loops.items():
+        tokens, processor = loop.trainer.tokens_per_step, times[model][:, :, 1].sum(axis=1)
+        quartiles = np.percentile(tokens * BLOCK / processor, (25, 50, 75)).tolist()
+        found.append(Speed(model=model, flops=flops, tokens_per_step=tokens, quartiles=quartiles))
+    return found
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--budgets", nargs="+", default=list(BUDGETS), choices=list(BUDGETS))
+    parser.add_argument("--budgets", nargs="+", type=float, default=list(BUDGETS), choices=list(BUDGETS))
     parser.add_argument("--rounds", type=at_least_one, default=20)
     add_outputs(parser)
     args = read_arguments(parser)
@@ -78,17 +93,20 @@ def main() -> None:
     page = Page(args.output, args.json)
     page.say(f"{machine_line()}, load average {os.getloadavg()[0]:.1f}.")
     page.say(f"One thread, {args.rounds} rounds of {BLOCK} steps; medians and quartiles over rounds.")
+    speeds: list[Speed] = []
     lines = []
-    for rung in args.budgets:
-        tokens, times = measure(rung, args.rounds)
-        by_model = {name: speeds(tokens[name], times[name]) for name in tokens}
-        page.note(rung, {"tokens_per_step": tokens, "tokens_per_second": by_model})
-        for name, (low, median, high) in by_model.items():
-            ratio = median / by_model[BASELINE][1]
+    for flops in args.budgets:
+        of_budget = measure(flops, args.rounds)
+        speeds += of_budget
+        for speed in of_budget:
+            low, median, high = speed.quartiles
+            ratio = median / of_budget[0].quartiles[1]
             cells = f"{median:,.0f}", f"{low:,.0f} to {high:,.0f}", f"{ratio:.2f}"
-            lines.append([rung, name, str(tokens[name]), *cells])
-            print(*lines[-1], flush=True)
-    head = ["budget", "model", "tokens per step", "tokens per second", "quartiles", f"times {BASELINE}"]
+            lines.append([f"{speed.flops:g}", speed.model, str(speed.tokens_per_step), *cells])
+            print(*lines[-1], file=sys.stderr, flush=True)
+    page.note("machine", machine_line())
+    page.note("speeds", [asdict(speed) for speed in speeds])
+    head = ["FLOPs", "model", "tokens per step", "tokens per second", "quartiles", f"times {BASELINE}"]
     page.say(as_markdown(head, lines))
 
 
