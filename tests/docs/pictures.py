@@ -19,8 +19,7 @@ from pathlib import Path
 import matplotlib.figure
 import pandas as pd
 
-from analysis.compare import NO_CURVES, stored_frame
-from analysis.compare import VERDICTS_DPI
+from analysis.compare import NO_CURVES, VERDICTS_DPI, stored_frame
 from analysis.figures.capacity import capacity_figures
 from analysis.figures.compute import score_over_compute
 from analysis.figures.files import figure_bytes

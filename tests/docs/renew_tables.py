@@ -31,6 +31,7 @@ from tests import ROOT
 from tests.docs.canon_tables import canon_block
 from tests.docs.rules_table import rules_block
 from tests.docs.sensitivity_table import sensitivity_block
+from tests.docs.text_speed_table import speeds, time_block
 
 RESULTS = ROOT / "docs" / "results"
 CANON = ROOT / "docs" / "models" / "canon.md"
@@ -38,6 +39,8 @@ STATISTICS = ROOT / "docs" / "statistics.md"
 PAGES = {"experts.md": ("experts", 2), "letters.md": ("letters", 2), "long_range.md": ("long_range", 2)}
 """Pages in docs/results with a block of tables: the frame, and the level of its headings."""
 TIMES = "\N{MULTIPLICATION SIGN}"
+SPEED_BUDGET = 4e11
+"""FLOPs of the budget of the speeds in README."""
 BEGIN, END = "<!-- table:begin -->\n", "<!-- table:end -->"
 """What stands around the block of a page."""
 
@@ -66,10 +69,11 @@ def sensitivity_runs() -> pd.DataFrame:
 
 def costs() -> dict[str, list[str]]:
     """Return training speed and decoding state of each model of the laptop track at its largest budget."""
-    runs = frame("laptop")
+    runs, measured = frame("laptop"), speeds()
     largest = runs[runs["training_flops"] > runs["training_flops"].max() / 1.5]
-    means = largest.groupby("backbone")[["training_tokens_per_second", "state_bytes_2k"]].mean()
-    return {str(name): [si(row.iloc[0]), size(row.iloc[1])] for name, row in means.iterrows()}
+    states = largest.groupby("backbone")["state_bytes_2k"].mean()
+    per_second = measured[measured["flops"] == SPEED_BUDGET].set_index("model")["tokens_per_second"]
+    return {str(name): [si(per_second[name]), size(state)] for name, state in states.items()}
 
 
 def readme_block() -> str:
@@ -99,10 +103,11 @@ def compute_block(runs: pd.DataFrame) -> str:
 
 
 def cpu_text_block() -> str:
-    """Return text over compute at all budgets, and how well the smaller budgets predict the largest one."""
+    """Return text over compute at all budgets, in time, and how well smaller budgets predict the largest."""
     [grid] = decision_grids(decision_accuracy(text_runs()))
     decisions = [f"## {grid.title}", "", *markdown.table(grid.head, grid.rows), "", grid.note, ""]
-    return compute_block(text_runs()) + "\n" + "\n".join(decisions)
+    time = ["## In time", "", time_block(text_runs())]
+    return compute_block(text_runs()) + "\n" + "\n".join([*time, *decisions])
 
 
 def page_block(name: str, level: int) -> str:
