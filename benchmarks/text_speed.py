@@ -36,7 +36,7 @@ MODELS = {
     "hybrid": ("hybrid", "hybrid"),
 }  # fmt: skip
 """Variant and backbone of each model."""
-NOT_RUN = {("hybrid", 1.3e12), ("hybrid", 4e12), ("mamba_no_convolution", 4e12)}
+NOT_RUN = {("mamba_no_convolution", 4e12)}
 """Models that have no runs at a budget."""
 BLOCK = 5
 """Steps of a model in a round."""
