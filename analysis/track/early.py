@@ -40,6 +40,8 @@ def early_decisions(
     """
     rows: list[dict[str, object]] = []
     complete = runs[runs["status"] == "complete"]
+    if complete.empty:  # columns of scores are missing, too
+        return pd.DataFrame(rows, columns=COLUMNS)
     for (task, likelihood), group in complete.groupby(["task", "likelihood"], dropna=False, sort=True):
         compared = pairs[pairs["task"].eq(task) & pairs["model"].isin(group["arm"])]
         if group["arm"].nunique() < MIN_MODELS or compared.empty:
