@@ -91,7 +91,8 @@ def main() -> None:
     args = read_arguments(parser)
     settle(1)
     page = Page(args.output, args.json)
-    page.say(f"{machine_line()}, load average {os.getloadavg()[0]:.1f}.")
+    machine = machine_line()
+    page.say(f"{machine}, load average {os.getloadavg()[0]:.1f}.")
     page.say(f"One thread, {args.rounds} rounds of {BLOCK} steps; medians and quartiles over rounds.")
     speeds: list[Speed] = []
     lines = []
@@ -104,7 +105,7 @@ def main() -> None:
             cells = f"{median:,.0f}", f"{low:,.0f} to {high:,.0f}", f"{ratio:.2f}"
             lines.append([f"{speed.flops:g}", speed.model, str(speed.tokens_per_step), *cells])
             print(*lines[-1], file=sys.stderr, flush=True)
-    page.note("machine", machine_line())
+    page.note("machine", machine)
     page.note("speeds", [asdict(speed) for speed in speeds])
     head = ["FLOPs", "model", "tokens per step", "tokens per second", "quartiles", f"times {BASELINE}"]
     page.say(as_markdown(head, lines))

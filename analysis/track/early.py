@@ -1,4 +1,4 @@
-"""How well validation scores before the end of training predict the order of models at the end.
+"""Compare the order of models by validation scores before the end of training with their final order.
 
 For text over compute, ``analysis.stats.compute.decision_accuracy`` compares budgets that were each trained to
 the end. The workloads of a track have one budget, so the smaller budgets are here points of the same runs

@@ -25,31 +25,24 @@ def speeds() -> pd.DataFrame:
     return measured.assign(tokens_per_second=measured["quartiles"].str[1])
 
 
-def time_block(runs: pd.DataFrame, baseline: str = "decoder") -> str:
+def time_block(runs: pd.DataFrame) -> str:
     """Return the multipliers of text over compute in FLOPs and in time.
 
     Args:
         runs: of ``study=laptop,cpu_text``.
-        baseline: the model that the multipliers refer to.
     """
-    by_model = {name: rows.set_index("flops") for name, rows in speeds().groupby("model")}
+    measured = speeds()
+    by_budget = measured.assign(flops=measured["flops"].map(budget)).set_index(["model", "flops"])
     rows = []
     for _, row in compute_multipliers(runs).iterrows():
-        of_model, of_baseline = by_model[row["model"]], by_model[baseline]
-        flops = min(of_model.index, key=lambda measured: abs(measured - row["flops"]))
-        assert abs(flops / row["flops"] - 1) < 0.05
-        model, other = of_model.loc[flops], of_baseline.loc[flops]
-        ratio = model["tokens_per_second"] / other["tokens_per_second"]
-        rows.append(
-            [
-                str(row["model"]), budget(row["flops"]), f"{row['multiplier']:.3g}",
-                f"{model['tokens_per_second']:,.0f} ({model['tokens_per_step']})",
-                f"{other['tokens_per_second']:,.0f} ({other['tokens_per_step']})", f"{ratio:.2f}",
-                f"{row['multiplier'] * ratio:.2g}",
-            ]
-        )  # fmt: skip
+        flops = budget(row["flops"])
+        speed, of_baseline = by_budget.loc[(row["model"], flops)], by_budget.loc[(row["baseline"], flops)]
+        ratio = speed["tokens_per_second"] / of_baseline["tokens_per_second"]
+        cells = [f"{x['tokens_per_second']:,.0f} ({x['tokens_per_step']})" for x in (speed, of_baseline)]
+        in_time = f"{row['multiplier'] * ratio:.2g}"
+        rows.append([str(row["model"]), flops, f"{row['multiplier']:.3g}", *cells, f"{ratio:.2f}", in_time])
     head = [
-        "model", "FLOPs", "multiplier", "tokens per second (per step)", f"{baseline}", "ratio",
+        "model", "FLOPs", "multiplier", "tokens per second (per step)", "of the decoder", "ratio",
         "multiplier in time",
     ]  # fmt: skip
     note = NOTE.format(machine=json.loads(SPEEDS.read_text())["machine"])
