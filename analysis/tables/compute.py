@@ -101,11 +101,16 @@ def _sentence(rows: pd.DataFrame) -> str:
     ]
     text = f"{first['model']} {VERDICTS[first['verdict']].format(baseline)}: "
     text += f"for the same score {baseline} needs "
-    text += f"{', '.join(needs[:-1])} and {needs[-1]}" if len(needs) > 1 else needs[0]
+    text += _enumerated(needs)
     if math.isfinite(slope := float(first["slope"])):
         ends = interval_in_brackets(10 ** first["slope_low"], 10 ** first["slope_high"])
         text += f"; each decade of compute multiplies this by {10**slope:.2g}{ends}"
     return text + "."
+
+
+def _enumerated(parts: list[str]) -> str:
+    """Return the parts with commas between them, and "and" before the last."""
+    return " and ".join([*[", ".join(parts[:-1])] * (len(parts) > 1), parts[-1]])
 
 
 def _need(row: pd.Series, times: str) -> str:
@@ -129,7 +134,7 @@ def _shared(last: pd.DataFrame, part: str | None) -> list[str]:
     leads: dict[str, list[str]] = {}
     for _, row in known.sort_values("flops", ascending=False, kind="stable").iterrows():
         leads.setdefault(budget(row["flops"]), []).append(f"{_share(row)} of the lead of {row['model']}")
-    texts = [f"{' and '.join(of_models)} at {flops} FLOPs" for flops, of_models in leads.items()]
+    texts = [f"{_enumerated(of_models)} at {flops} FLOPs" for flops, of_models in leads.items()]
     return [f"{part} has {', and '.join(texts)}."] if texts else []
 
 
