@@ -29,8 +29,8 @@ NOTE = (
     "multiplier: how many times the FLOPs of a model the baseline needs for the same score, interpolated "
     "between the budgets of the baseline. In brackets the 95% interval over seeds, corrected for the number "
     "of models. ≥: the baseline does not reach the score with its largest budget. ∞: for the same reason the "
-    "upper end is unknown. in time: the same in seconds of training, as "
-    "measured. shared: the fraction of the lead that {part} has too."
+    "upper end is unknown. multiplier in time: the same in seconds of training, as "
+    "measured. share of {part}: the fraction of the lead that {part} has too."
 )
 
 
@@ -144,11 +144,12 @@ def compute_grids(multipliers: pd.DataFrame, part: str | None) -> list[Grid]:
     for (task, likelihood, metric), rows in multipliers.groupby(GROUP, dropna=False, sort=True):
         baseline = str(rows["baseline"].iloc[0])
         has_part = bool(rows["shared"].notna().any())
-        head = ["model", "FLOPs", "seeds", str(metric).replace("_", " "), baseline, "multiplier", "in time"]
+        scores = [str(metric).replace("_", " "), f"of {baseline}"]
+        head = ["model", "FLOPs", "seeds", *scores, "multiplier", "multiplier in time"]
         grids.append(
             Grid(
                 title=f"Compute multipliers over {baseline}, {with_likelihood(task, likelihood)}",
-                head=[*head, *["shared"] * has_part, "all budgets"],
+                head=[*head, *[f"share of {part}"] * has_part, "all budgets"],
                 rows=[
                     [
                         str(row["model"]), budget(row["flops"]), str(row["seeds"]), f"{row['score']:.3f}",
@@ -158,7 +159,7 @@ def compute_grids(multipliers: pd.DataFrame, part: str | None) -> list[Grid]:
                     for _, row in rows.sort_values(["model", "flops"]).iterrows()
                 ],
                 keys=2,
-                note=NOTE.format(part=part) if has_part else NOTE.partition(" shared:")[0],
+                note=NOTE.format(part=part) if has_part else NOTE.partition(" share of")[0],
             )
         )  # fmt: skip
     return grids

@@ -236,7 +236,8 @@ def test_a_table_that_is_too_wide_is_continued_below() -> None:
 
 
 def test_numbers_are_not_cut_where_the_columns_just_fit() -> None:
-    head = ["model", "FLOPs", "seeds", "bits per byte", "decoder", "multiplier", "in time", "shared"]
+    head = ["model", "FLOPs", "seeds", "bits per byte", "of decoder", "multiplier", "multiplier in time"]
+    head.append("share of decoder_canon")
     row = ["decoder_canon", "1.3e12", "5", "2.216", "2.391", "2.14 [1.7, 2.42]", "1.1", "83% [70%, 91%]"]
     shown = StringIO()
     for part in grid_parts(Grid(title="", keys=2, head=head, rows=[row])):
