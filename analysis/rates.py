@@ -193,13 +193,26 @@ def extend(config: RatesConfig) -> None:
         searching = best[best["next_rates"].map(bool)]
         if searching.empty:
             return
-        for _, arm in searching.iterrows():
-            overrides = extension(arm, rates)
+        for overrides in joined([extension(arm, rates) for _, arm in searching.iterrows()]):
             print(f"extending: {typed_command('train', *overrides)}", flush=True)
             code = run_python(["-m", "experiments.train", *overrides]).returncode
             if code not in (0, DIVERGED):
                 raise ValueError(f"the command above ended with exit code {code}: see its message")
     raise ValueError(f"study={config.study}: still searching after {MAX_ROUNDS} rounds: look at its runs")
+
+
+def joined(commands: list[list[str]]) -> list[list[str]]:
+    """Join commands that differ only in variant, or only in backbone, so that their runs fill all cores."""
+    values: dict[tuple[str, tuple[str, ...]], list[str]] = {}
+    for words in commands:
+        choices = [word for word in words if word.startswith(("variant=", "backbone="))]
+        if len(choices) != 1:
+            values[("", tuple(words))] = []
+            continue
+        name, _, value = choices[0].partition("=")
+        others = tuple(word for word in words if word != choices[0])
+        values.setdefault((name, others), []).append(value)
+    return [[*others, *([f"{name}={','.join(of)}"] if name else [])] for (name, others), of in values.items()]
 
 
 def prepare(config: RatesConfig) -> Swept:

@@ -101,6 +101,21 @@ def test_extending_goes_on_until_the_optimum_is_inside(
     }  # fmt: skip
 
 
+def test_arms_with_the_same_next_rates_train_together() -> None:
+    commands = [
+        ["-m", "variant=a", "optimizer.learning_rate=0.1"],
+        ["-m", "variant=b", "optimizer.learning_rate=0.1"],
+        ["-m", "variant=c", "optimizer.learning_rate=0.3"],
+        ["-m", "backbone=d", "variant=a", "optimizer.learning_rate=0.1"],
+        ["-m", "task=text", "optimizer.learning_rate=0.1"],
+    ]
+    assert rates.joined(commands) == [
+        ["-m", "optimizer.learning_rate=0.1", "variant=a,b"],
+        ["-m", "optimizer.learning_rate=0.3", "variant=c"],
+        *commands[3:],
+    ]
+
+
 def test_a_protocol_searches_until_each_best_rate_is_bracketed(
     write_run: Callable[..., Path],
     tmp_path: Path,
@@ -120,9 +135,10 @@ def test_a_protocol_searches_until_each_best_rate_is_bracketed(
     def train(words: list[str]) -> CompletedProcess[str]:
         changed = dict(word.split("=") for word in words if "=" in word)
         trained.append(f"{changed['backbone']} {changed['optimizer.learning_rate']}")
-        for rate in changed["optimizer.learning_rate"].split(","):
-            for seed in changed["seed"].split(","):
-                write(changed["backbone"], float(rate), int(seed))
+        for backbone in changed["backbone"].split(","):
+            for rate in changed["optimizer.learning_rate"].split(","):
+                for seed in changed["seed"].split(","):
+                    write(backbone, float(rate), int(seed))
         return CompletedProcess(words, 0)
 
     for backbone in ("decoder", "mamba"):
@@ -133,7 +149,7 @@ def test_a_protocol_searches_until_each_best_rate_is_bracketed(
     assert "search not finished: next 0.001, 0.01" in re.sub(r"\s+", " ", capsys.readouterr().out)
     assert main(["study=rates", f"runs={tmp_path / 'runs'}", "--extend"]) == 0
     assert trained == [
-        "decoder 0.001,0.01", "mamba 0.001,0.01", "decoder 0.0018,0.0056", "mamba 0.03", "mamba 0.1",
+        "decoder,mamba 0.001,0.01", "decoder 0.0018,0.0056", "mamba 0.03", "mamba 0.1",
         "mamba 0.018,0.056",
     ]  # fmt: skip
     printed = capsys.readouterr().out
