@@ -34,9 +34,15 @@ MODELS = {
     BASELINE: ("decoder", "decoder"), "decoder_canon": ("canon_decoder", "decoder"),
     "mamba": ("mamba", "mamba"), "mamba_no_convolution": ("no_convolution_mamba", "mamba"),
     "hybrid": ("hybrid", "hybrid"),
+    "mamba2": ("mamba2", "mamba2"), "gated_deltanet": ("gated_deltanet", "gated_deltanet"),
+    "kda": ("kda", "kda"), "moe": ("moe", "moe"), "s4": ("s4", "s4"),
 }  # fmt: skip
 """Variant and backbone of each model."""
-NOT_RUN = {("mamba_no_convolution", 4e12)}
+SMALLER = (4e10, 1.3e11, 4e11)
+"""Budgets of ``study=laptop``, with five of the models."""
+NOT_RUN = {("mamba_no_convolution", 4e12)} | {
+    (model, flops) for model in ("mamba2", "gated_deltanet", "kda", "moe", "s4") for flops in SMALLER
+}
 """Models that have no runs at a budget."""
 BLOCK = 5
 """Steps of a model in a round."""

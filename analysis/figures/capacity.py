@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def capacity_figures(ladders: pd.DataFrame) -> dict[str, Figure]:
     """Return a figure for each ladder of ``analysis.stats.capacity.rungs``, by a name for files.
 
-    A bound of a capacity, or of its interval, is an arrow.
+    A bound of a capacity, or of its interval, is an arrow. One legend names the models of both panels.
     """
     from matplotlib.figure import Figure  # slow to import; studies without ladders do not load it
 
@@ -60,7 +60,6 @@ def _states(axes: Axes, group: pd.DataFrame, index: dict[str, int]) -> None:
         colour = PALETTE[index[capacity.model]]
         x, y = capacity.state_bytes, capacity.limit.difficulty
         axes.plot(x, y, color=colour, marker=MATPLOTLIB_MARKERS[index[capacity.model]], ls="none")
-        axes.annotate(capacity.model, (x, y), xytext=(6, 4), textcoords="offset points", fontsize="small")
         ends = [limit for limit in (capacity.low, capacity.high) if limit is not None]
         axes.plot([x] * len(ends), [end.difficulty for end in ends], color=colour, lw=1)
         for limit in (capacity.limit, *ends):

@@ -68,7 +68,8 @@ def pictures() -> dict[str, Picture]:
         "results/letters": (("letters",), lambda: _svg(verdict_figure(frame("letters")))),
         "results/long_range": (("long_range",), lambda: _svg(verdict_figure(frame("long_range")))),
         "results/laptop": (("laptop",), lambda: _over_compute(frame("laptop"))),
-        "results/text": (("laptop", "cpu_text"), lambda: _over_compute(text_runs())),
+        "results/text": (("laptop", "cpu_text"), lambda: _over_compute(at_several_budgets(text_runs()))),
+        "results/text_models": (("cpu_text",), lambda: _svg(verdict_figure(of_several_models()))),
         "models/canon": (("canon",), lambda: _svg(canon_figure(frame("canon")))),
         "results/speed_decode": (
             ("speed",),
@@ -98,6 +99,17 @@ def _over_compute(runs: pd.DataFrame) -> bytes:
     figure = score_over_compute(runs)
     assert figure is not None
     return printed(figure, "svg")
+
+
+def at_several_budgets(runs: pd.DataFrame) -> pd.DataFrame:
+    """Return the runs of models with at least three budgets, which make a curve."""
+    return runs[runs.groupby("backbone")["scale"].transform("nunique") >= 3]
+
+
+def of_several_models() -> pd.DataFrame:
+    """Return the runs of ``study=cpu_text`` at the budgets of more than one model."""
+    runs = frame("cpu_text")
+    return runs[runs.groupby("scale")["backbone"].transform("nunique") > 1]
 
 
 @cache

@@ -39,7 +39,7 @@ STATISTICS = ROOT / "docs" / "statistics.md"
 PAGES = {"experts.md": ("experts", 2), "letters.md": ("letters", 2), "long_range.md": ("long_range", 2)}
 """Pages in docs/results with a block of tables: the frame, and the level of its headings."""
 TIMES = "\N{MULTIPLICATION SIGN}"
-SPEED_BUDGET = 4e11
+SPEED_BUDGET = 4e12
 """FLOPs of the budget of the speeds in README."""
 BEGIN, END = "<!-- table:begin -->\n", "<!-- table:end -->"
 """What stands around the block of a page."""
@@ -61,17 +61,16 @@ def short_runs() -> pd.DataFrame:
 
 
 def sensitivity_runs() -> pd.DataFrame:
-    """Return the runs of text at the two smaller budgets, and under other conditions."""
-    laptop = frame("laptop")
-    smaller = laptop[laptop["scale"].isin(["4e10_flops", "1.3e11_flops"])]
-    return pd.concat([smaller, frame("sensitivity")], ignore_index=True)
+    """Return the runs of text at the budgets of other conditions, and under these conditions."""
+    runs = text_runs()
+    compared = runs[runs["scale"].isin(["4e10_flops", "1.3e11_flops", "1.3e12_flops"])]
+    return pd.concat([compared, frame("sensitivity")], ignore_index=True)
 
 
 def costs() -> dict[str, list[str]]:
-    """Return training speed and decoding state of each model of the laptop track at its largest budget."""
-    runs, measured = frame("laptop"), speeds()
-    largest = runs[runs["training_flops"] > runs["training_flops"].max() / 1.5]
-    states = largest.groupby("backbone")["state_bytes_2k"].mean()
+    """Return training speed and decoding state of each model of text at ``SPEED_BUDGET``."""
+    runs, measured = text_runs(), speeds()
+    states = runs[runs["scale"] == "4e12_flops"].groupby("backbone")["state_bytes_2k"].mean()
     per_second = measured[measured["flops"] == SPEED_BUDGET].set_index("model")["tokens_per_second"]
     return {str(name): [si(per_second[name]), size(state)] for name, state in states.items()}
 

@@ -18,6 +18,9 @@ CONDITIONS = {
     "laptop_muon": "Muon instead of AdamW",
     "laptop_context_64": "64 tokens of context",
     "laptop_context_1024": "1,024 tokens of context",
+    "cpu_text": "as in text over compute",
+    "cpu_text_half": "512 tokens per step instead of 1,024",
+    "cpu_text_twice": "2,048 tokens per step instead of 1,024",
 }
 """Study of each condition, in the order of the table."""
 MODELS = ["decoder", "decoder_canon", "mamba"]
