@@ -11,6 +11,8 @@ from analysis.findings.claims import BETTER, Claim
 from analysis.findings.frames import Frames
 from analysis.stats.arms import finished, mixed_data
 from analysis.stats.comparisons import comparisons, verdict_of
+from analysis.stats.verdicts.documents import DEPENDS_ON_DOCUMENTS
+from analysis.stats.verdicts.tuning import DEPENDS_ON_TUNING
 from analysis.stats.verdicts.verdict import NO_SPREAD
 from analysis.track.results import with_score
 from experiments.runtime.errors import DataError
@@ -86,8 +88,9 @@ def _judge(name: str, claim: Claim, runs: pd.DataFrame) -> Finding:
     A claim of ``better`` is confirmed if the 95% interval of the difference is above 0 and the difference is
     at least ``claim.effect``, and refuted if the full interval is below ``claim.effect``. A claim of
     ``equal`` is confirmed if the interval is within plus or minus the effect, and refuted if it is entirely
-    outside. Otherwise the verdict is undecided. The test is that of ``analysis.stats.verdicts`` for two
-    models; verdicts are not corrected for the number of claims.
+    outside. Otherwise the verdict is undecided, and also where the order of the two models depends on their
+    tuning or on the documents (rules of protocol 1.0). The test is that of ``analysis.stats.verdicts`` for
+    two models; verdicts are not corrected for the number of claims.
 
     Args:
         name: name of the record.
@@ -116,6 +119,8 @@ def _judge(name: str, claim: Claim, runs: pd.DataFrame) -> Finding:
         confirmed = -claim.effect < low and high < claim.effect
         refuted = low > claim.effect or high < -claim.effect
     verdict = CONFIRMED if confirmed else REFUTED if refuted else UNDECIDED  # undecided if they are NaN
+    if reason in (DEPENDS_ON_TUNING, DEPENDS_ON_DOCUMENTS):
+        verdict = UNDECIDED
     return replace(
         finding, verdict=verdict, difference=difference, low=low, high=high, p=float(pair["p"]),
         test=str(pair["test"]), reason=reason,

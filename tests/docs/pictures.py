@@ -193,7 +193,7 @@ def _write_png() -> None:
     verdicts = verdict_figure(short_runs())
     assert verdicts is not None
     (RESULTS / "compare.png").write_bytes(figure_bytes(verdicts, "png", VERDICTS_DPI))
-    for name, runs in {"laptop": frame("laptop"), "text": text_runs()}.items():
+    for name, runs in {"laptop": frame("laptop"), "text": at_several_budgets(text_runs())}.items():
         over = score_over_compute(runs)
         assert over is not None
         (RESULTS / f"{name}.png").write_bytes(printed(over, "png"))

@@ -84,6 +84,22 @@ def test_too_few_seeds_decide_nothing(decided: Any) -> None:
     assert (found.verdict, found.reason) == ("undecided", "3 of 5 seeds have ended")
 
 
+@pytest.mark.parametrize(("second_best", "verdict"), [(0.7, "confirmed"), (0.5, "undecided")])
+def test_the_second_best_rate_must_be_better_too(
+    decided: Any, tmp_path: Path, second_best: float, verdict: str
+) -> None:
+    decided(claim(), CLEAR, (0.60, 0.61, 0.62, 0.60, 0.61))
+    runs = runs_of(claim(), Frames(tmp_path / "runs", tmp_path))
+    best, second = ({"model": 0.9, "other": 0.6}, {"model": second_best, "other": 0.4})
+    tuned = runs.assign(
+        protocol="1.0",
+        tuning_validation=runs["arm"].map(best),
+        tuning_second_validation=runs["arm"].map(second),
+    )
+    found = judge("one", claim(), tuned)
+    assert (found.verdict, found.reason) == (verdict, "depends on tuning" * (verdict == "undecided"))
+
+
 def test_a_withdrawn_claim_keeps_its_measurement_and_has_no_verdict(decided: Any, tmp_path: Path) -> None:
     standing = decided(claim(), CLEAR, (0.60, 0.61, 0.62, 0.60, 0.61))
     same = claim(withdrawn="One rate is at the edge of its grid.")
