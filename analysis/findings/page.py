@@ -25,10 +25,14 @@ PAGE = """\
   smallest difference of interest; refuted if the full interval is below that difference.
 - =, the models are equal: confirmed if the interval is within the smallest difference of interest on both
   sides of 0; refuted if the full interval is outside on one side.
+- In both cases undecided if the order depends on tuning (the second-best setting of the better model does not
+  beat the best one of the other on the tuning seeds) or on the test documents.
 
 A claim is withdrawn where its runs do not answer it by the rules of [protocol 1.0](tracks/rules.md): the
 learning rate of a model is at the edge of its grid, neither model is better than a trivial baseline, or
-models of different families are compared on text at one budget whose tokens per step were not tuned.
+models of different families are compared on 1M bytes of text at one budget with 1,024 tokens per step.
+(Later claims on text are on points of curves over compute, where 512 and 2,048 tokens per step were
+[tried](results/sensitivity.md) for three of the models.)
 
 [Tests](statistics.md) are over seeds and not corrected for the number of claims. All models are small: at the
 sizes of the source a verdict may differ.
@@ -71,7 +75,9 @@ def item(finding: Finding) -> str:
     line = f"- {arrow} [{finding.claim.claim}](findings/{finding.name}.yaml)"
     size = difference(finding)
     line = line if size == "-" else f"{line} {size} {unit(finding)}"
-    return f"{line}. {finding.reason.rstrip('.')}." if finding.verdict == WITHDRAWN else line
+    if not finding.reason or finding.verdict not in (UNDECIDED, WITHDRAWN):
+        return line
+    return f"{line}. {finding.reason[0].upper()}{finding.reason[1:].rstrip('.')}."
 
 
 def unit(finding: Finding) -> str:
