@@ -203,16 +203,16 @@ def extend(config: RatesConfig) -> None:
 
 def joined(commands: list[list[str]]) -> list[list[str]]:
     """Join commands that differ only in variant, or only in backbone, so that their runs fill all cores."""
-    values: dict[tuple[str, tuple[str, ...]], list[str]] = {}
-    for words in commands:
-        choices = [word for word in words if word.startswith(("variant=", "backbone="))]
-        if len(choices) != 1:
-            values[("", tuple(words))] = []
-            continue
-        name, _, value = choices[0].partition("=")
-        others = tuple(word for word in words if word != choices[0])
-        values.setdefault((name, others), []).append(value)
-    return [[*others, *([f"{name}={','.join(of)}"] if name else [])] for (name, others), of in values.items()]
+    groups: dict[tuple[str, tuple[str, ...]], list[str]] = {}
+    for overrides in commands:
+        choices = [override for override in overrides if override.startswith(("variant=", "backbone="))]
+        name, _, value = choices[0].partition("=") if len(choices) == 1 else ("", "", "")
+        shared = tuple(override for override in overrides if not name or override not in choices)
+        groups.setdefault((name, shared), []).append(value)
+    return [
+        [*shared, f"{name}={','.join(values)}"] if name else [*shared]
+        for (name, shared), values in groups.items()
+    ]
 
 
 def prepare(config: RatesConfig) -> Swept:

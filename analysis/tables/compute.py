@@ -13,7 +13,7 @@ from analysis.stats.compute.multipliers import GROUP, compute_multipliers
 from analysis.stats.grid import Grid
 from analysis.stats.targets.performance_profile import lines
 from analysis.tables.format import BOUNDS, budget, interval_in_brackets, multiplier, si, size
-from analysis.tables.sentences import Answer, with_likelihood
+from analysis.tables.sentences import Answer, enumerated, with_likelihood
 
 VERDICTS = {
     "ahead": "is ahead of {}",
@@ -101,16 +101,11 @@ def _sentence(rows: pd.DataFrame) -> str:
     ]
     text = f"{first['model']} {VERDICTS[first['verdict']].format(baseline)}: "
     text += f"for the same score {baseline} needs "
-    text += _enumerated(needs)
+    text += enumerated(needs)
     if math.isfinite(slope := float(first["slope"])):
         ends = interval_in_brackets(10 ** first["slope_low"], 10 ** first["slope_high"])
         text += f"; each decade of compute multiplies this by {10**slope:.2g}{ends}"
     return text + "."
-
-
-def _enumerated(parts: list[str]) -> str:
-    """Return the parts with commas between them, and "and" before the last."""
-    return " and ".join([*[", ".join(parts[:-1])] * (len(parts) > 1), parts[-1]])
 
 
 def _need(row: pd.Series, times: str) -> str:
@@ -134,7 +129,7 @@ def _shared(last: pd.DataFrame, part: str | None) -> list[str]:
     leads: dict[str, list[str]] = {}
     for _, row in known.sort_values("flops", ascending=False, kind="stable").iterrows():
         leads.setdefault(budget(row["flops"]), []).append(f"{_share(row)} of the lead of {row['model']}")
-    texts = [f"{_enumerated(of_models)} at {flops} FLOPs" for flops, of_models in leads.items()]
+    texts = [f"{enumerated(of_models)} at {flops} FLOPs" for flops, of_models in leads.items()]
     return [f"{part} has {', and '.join(texts)}."] if texts else []
 
 

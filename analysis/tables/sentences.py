@@ -83,12 +83,12 @@ def _sentences(rows: pd.DataFrame) -> list[str]:
     learned, unlearned = rows[ranked(rows)], rows[~ranked(rows)]
     lines = _lines(unlearned, "no_better_than")
     if learned.empty:
-        return [f"no model has learned the task: none is better than {_joined(lines)}."]
+        return [f"no model has learned the task: none is better than {enumerated(lines)}."]
     missed = []
     if not unlearned.empty:
         verb = "has" if len(unlearned) == 1 else "have"
         subject = f"{_names(unlearned['arm'])} {verb} not learned the task"
-        missed.append(f"{subject} and {_is(unlearned)} not ranked: no better than {_joined(lines)}.")
+        missed.append(f"{subject} and {_is(unlearned)} not ranked: no better than {enumerated(lines)}.")
     return [*_verdicts(rows), *missed, *_beyond(learned)]
 
 
@@ -105,7 +105,7 @@ def _beyond(rows: pd.DataFrame) -> list[str]:
     }
     by_all = [line for line, arms in missed.items() if len(arms) == len(rows)]
     subject = "No bound is below" if rows["likelihood"].eq("bound").all() else "None is better than"
-    sentences = [f"{subject} the reference{'s' * (len(by_all) > 1)} {_joined(by_all)}."] * bool(by_all)
+    sentences = [f"{subject} the reference{'s' * (len(by_all) > 1)} {enumerated(by_all)}."] * bool(by_all)
     for line, arms in missed.items():
         if line not in by_all and rows["unit"].eq("share").all():
             sentences.append(f"{_names(arms)} {_is(arms)} no better than {line}, a reference line.")
@@ -229,9 +229,9 @@ def _cost(row: pd.Series, base: pd.Series) -> str:
             ratio = value / base_value
             parts.append(f"{ratio:.{2 if ratio < 10 else 0}f} times the {label}")
     if not parts:
-        return f"It has the same {_joined(equal)} as {base['arm']}." if equal else ""
-    suffix = f", and the same {_joined(equal)}" if equal else ""
-    return f"It has {_joined(parts)} of {base['arm']}{suffix}."
+        return f"It has the same {enumerated(equal)} as {base['arm']}." if equal else ""
+    suffix = f", and the same {enumerated(equal)}" if equal else ""
+    return f"It has {enumerated(parts)} of {base['arm']}{suffix}."
 
 
 def _score(row: pd.Series) -> str:
@@ -250,12 +250,12 @@ def _by(row: pd.Series) -> str:
 
 def _listed(rows: pd.DataFrame) -> str:
     items = [f"{row['arm']} by {_by(row)}" for _, row in rows.head(MOST_NAMES).iterrows()]
-    return _joined([*items, *_more(len(rows))])
+    return enumerated([*items, *_more(len(rows))])
 
 
 def _names(arms: Iterable[str]) -> str:
     names = list(map(str, arms))
-    return _joined([*names[:MOST_NAMES], *_more(len(names))])
+    return enumerated([*names[:MOST_NAMES], *_more(len(names))])
 
 
 def _more(count: int) -> list[str]:
@@ -275,5 +275,6 @@ def _is(models: Sized) -> str:
     return "is" if len(models) == 1 else "are"
 
 
-def _joined(parts: list[str]) -> str:
+def enumerated(parts: list[str]) -> str:
+    """Return the parts with commas between them, and "and" before the last."""
     return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}" if parts else ""

@@ -67,8 +67,8 @@ def pictures() -> dict[str, Picture]:
         "results/compare": (("compare", "infilling"), lambda: _svg(verdict_figure(short_runs()))),
         "results/letters": (("letters",), lambda: _svg(verdict_figure(frame("letters")))),
         "results/long_range": (("long_range",), lambda: _svg(verdict_figure(frame("long_range")))),
-        "results/laptop": (("laptop",), lambda: _over_compute(frame("laptop"))),
-        "results/text": (("laptop", "cpu_text"), lambda: _over_compute(at_several_budgets(text_runs()))),
+        "results/laptop": (("laptop",), lambda: _over_compute("laptop", "svg")),
+        "results/text": (("laptop", "cpu_text"), lambda: _over_compute("text", "svg")),
         "results/text_models": (("cpu_text",), lambda: _svg(verdict_figure(of_several_models()))),
         "models/canon": (("canon",), lambda: _svg(canon_figure(frame("canon")))),
         "results/speed_decode": (
@@ -95,10 +95,11 @@ def _svg(figure: matplotlib.figure.Figure | None) -> bytes:
     return figure_bytes(figure, "svg")
 
 
-def _over_compute(runs: pd.DataFrame) -> bytes:
-    figure = score_over_compute(runs)
+def _over_compute(name: str, kind: str) -> bytes:
+    """Draw the scores over compute of ``results/laptop`` or ``results/text`` as SVG or PNG."""
+    figure = score_over_compute(frame("laptop") if name == "laptop" else at_several_budgets(text_runs()))
     assert figure is not None
-    return printed(figure, "svg")
+    return printed(figure, kind)
 
 
 def at_several_budgets(runs: pd.DataFrame) -> pd.DataFrame:
@@ -193,10 +194,8 @@ def _write_png() -> None:
     verdicts = verdict_figure(short_runs())
     assert verdicts is not None
     (RESULTS / "compare.png").write_bytes(figure_bytes(verdicts, "png", VERDICTS_DPI))
-    for name, runs in {"laptop": frame("laptop"), "text": at_several_budgets(text_runs())}.items():
-        over = score_over_compute(runs)
-        assert over is not None
-        (RESULTS / f"{name}.png").write_bytes(printed(over, "png"))
+    for name in ("laptop", "text"):
+        (RESULTS / f"{name}.png").write_bytes(_over_compute(name, "png"))
 
 
 def main() -> int:

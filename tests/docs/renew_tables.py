@@ -70,7 +70,9 @@ def sensitivity_runs() -> pd.DataFrame:
 def costs() -> dict[str, list[str]]:
     """Return training speed and decoding state of each model of text at ``SPEED_BUDGET``."""
     runs, measured = text_runs(), speeds()
-    states = runs[runs["scale"] == "4e12_flops"].groupby("backbone")["state_bytes_2k"].mean()
+    states = (
+        runs[runs["scale"] == f"{budget(SPEED_BUDGET)}_flops"].groupby("backbone")["state_bytes_2k"].mean()
+    )
     per_second = measured[measured["flops"] == SPEED_BUDGET].set_index("model")["tokens_per_second"]
     return {str(name): [si(per_second[name]), size(state)] for name, state in states.items()}
 
