@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
@@ -16,7 +17,7 @@ from tests.analysis.report.mouse import Tab, chromium
 pytestmark = [pytest.mark.browser, pytest.mark.skipif(CHROMIUM is None, reason=REMEDY)]
 DOCS = ROOT / "docs"
 PAGES = ("findings.md", "tracks/cpu.md", "results/text.md")
-PICTURES = ("findings/findings.svg", "tracks/cpu.svg", "results/text.svg", "results/text.png")
+PICTURE = re.compile(r"!\[[^]]*\]\(([^)]+)\)")
 WIDE = """[...document.querySelectorAll("article *")]
   .filter(part => part.checkVisibility() && !part.closest(".table-wrapper, svg, pre, .headerlink"))
   .filter(part => part.getBoundingClientRect().right > innerWidth + 1)
@@ -31,14 +32,21 @@ CONTRAST = """(() => {
 })()"""
 
 
+def pictures(page: str) -> list[str]:
+    """Return the paths in ``docs/`` of the pictures that a page shows."""
+    folder = (DOCS / page).parent
+    paths = [(folder / link).resolve() for link in PICTURE.findall((DOCS / page).read_text())]
+    return [str(path.relative_to(DOCS)) for path in paths]
+
+
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The pages as Sphinx makes them, with the theme and the style of ``docs/conf.py``."""
     for name in ("furo", "myst_parser"):
         pytest.importorskip(name, reason=f"needs {name}: make test-browser installs it")
     source, out = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("site")
-    for name in (*PAGES, *PICTURES):
-        if (DOCS / name).exists():
+    for page in PAGES:
+        for name in (page, *pictures(page)):
             (source / name).parent.mkdir(exist_ok=True)
             shutil.copy(DOCS / name, source / name)
     listed = "\n".join(name.removesuffix(".md") for name in PAGES)
