@@ -4,9 +4,9 @@
     archbench track cpu workloads=parity backbones=decoder,mamba --own-runs
     archbench track cpu add=./my_mixer.py:MyMixer
 
-Each workload is a part: its learning rates are swept on the tuning seeds, with equally many trials for every
-model (with study.protocol=1.0, until each best rate is bracketed), and chosen on validation; then the test
-seeds are trained. Runs that ended, in run folders or in the
+Each workload is a part: its learning rates are swept on the tuning seeds and chosen on validation; then the
+test seeds are trained. The grid of a model is extended until its best rate is inside (with study.fixed_grid,
+every model has the same trials; with study.protocol=1.0, the rule is that of the protocol). Runs that ended, in run folders or in the
 stored frame of the track, are not trained again: a track can be stopped, resumed, and continued on another
 machine, and for an added model only its runs are trained. The rules of each track: docs/tracks/.
 """
@@ -125,7 +125,8 @@ def prepare(config: TrackConfig) -> Part:
             folder=f"{track.folder}_miniature",
             rates_folder=f"{track.rates_folder}_miniature",
             stored=None,
-            protocol=None,  # a search would never end: models of so few steps have learned nothing
+            protocol=None,
+            fixed_grid=True,  # a search would never end: models of so few steps have learned nothing
         )
         unsearched = [*track.miniature, "study.stored=null", "study.protocol=null", "study.fixed_grid=true"]
         tuning += [*unsearched, f"study.name={track.rates_folder}"]
@@ -177,12 +178,12 @@ def run(part: Part) -> None:
 def _tune(part: Part, workload: str) -> int:
     """Train the missing tuning runs of a workload, and return how many there were.
 
-    With a protocol, each round of its search trains the next rates of every model. Raises ValueError if a
-    search does not end in ``MAX_ROUNDS`` rounds.
+    Unless the grid is fixed, each round of the search trains the next rates of every model. Raises ValueError
+    if a search does not end in ``MAX_ROUNDS`` rounds.
     """
     track, overrides = part.track, part.tuning_overrides
     trained = _stage(part, track.rates_study, workload, part.backbones, overrides)
-    if track.protocol is None or part.dry_run or part.tables:
+    if track.fixed_grid or part.dry_run or part.tables:
         return trained
     for _ in range(MAX_ROUNDS):
         best = write_rates(track, track_frame(track, part.runs), part.runs)

@@ -53,11 +53,13 @@ class Track:
     seeds: list[int]
     """Test seeds."""
     learning_rates: list[float]
-    """The grid of every model; with a protocol, those that its search begins with, empty for the default."""
+    """The rates that every model is tuned with first; with a protocol, empty for the default."""
     tuning_seeds: list[int]
     """Seeds of the tuning runs."""
     protocol: str | None
     """Version of the rules of tuning and verdicts (``study.protocol``)."""
+    fixed_grid: bool
+    """True if no model has other rates; else the grid of each is extended until its best rate is inside."""
     tuned: bool
     """True if runs read their learning rates from a file that the track writes (``study.tuned``)."""
     stored: str | None
@@ -111,6 +113,7 @@ def read_track(name: str, config_dir: str = "") -> Track:
         learning_rates=[float(rate) for rate in _listed(trials.get("optimizer.learning_rate", "")) if rate],
         tuning_seeds=[int(seed) for seed in _listed(trials["seed"])],
         protocol=tree["study"].get("protocol"),
+        fixed_grid=bool(tree["study"].get("fixed_grid")),
         tuned="tuned" in tree["study"],
         stored=tree["study"].get("stored"),
         miniature=list(tree["study"].get("miniature") or []),

@@ -21,7 +21,7 @@ def rate_rows(track: Track, frame: pd.DataFrame) -> pd.DataFrame:
     """
     is_tuning_run = (frame["study"] == track.rates_folder) & frame["seed"].isin(track.tuning_seeds)
     is_tuning_run &= frame["status"].isin(ENDED)
-    if track.protocol is None:
+    if track.fixed_grid:
         is_tuning_run &= frame["learning_rate"].isin(track.learning_rates)
     ended = frame[is_tuning_run].sort_values("finished_at", ascending=False)
     rows = ended[
