@@ -62,23 +62,44 @@ def test_of_several_settings_of_a_model_the_newest_that_ended_counts(track: Trac
     assert scored_runs(track, pd.DataFrame(rows))["digest"].tolist() == ["b"]
 
 
-def test_rates_are_chosen_from_the_grid_of_the_track(track: Track) -> None:
+@pytest.mark.parametrize(("fixed", "validations"), [(True, [0.5]), (False, [0.5, 0.9])])
+def test_with_a_fixed_grid_rates_are_chosen_from_it_only(
+    track: Track, fixed: bool, validations: list[float]
+) -> None:
     tuning = {"study": "track_cpu_rates", "seed": 100}
     rows = [
         row(**tuning), row(**tuning, validation=0.5, finished_at="2026-01-02"),
-        row(**tuning | {"learning_rate": 0.5}), row(**{**tuning, "seed": 0}), row(),
+        row(**tuning | {"learning_rate": 0.5}, validation=0.9), row(**{**tuning, "seed": 0}), row(),
     ]  # fmt: skip
-    assert rate_rows(track, pd.DataFrame(rows))["validation"].tolist() == [0.5], "of two the newer counts"
+    chosen = rate_rows(replace(track, fixed_grid=fixed), pd.DataFrame(rows))
+    assert chosen["validation"].tolist() == validations, "of two with the same rate the newer counts"
 
 
 def searched_losses(rate: float, seed: int) -> float:
     return 2.0 + 0.3 * math.log10(rate / 0.006) ** 2 + 0.001 * seed
 
 
-def test_a_protocol_trains_rates_until_each_best_one_is_bracketed(
-    track: Track, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    track = replace(track, protocol="1.0", learning_rates=[], tuning_seeds=[100, 101], tuned=False)
+BOTH = "decoder,mamba"
+
+
+@pytest.mark.parametrize(
+    ("settings", "rounds", "choice"),
+    [
+        (
+            {"protocol": "1.0"},
+            [f"{BOTH} 0.003", f"{BOTH} 0.001,0.01", f"{BOTH} 0.03", f"{BOTH} 0.0056,0.018"],
+            [0.0056, 6, ""],
+        ),
+        ({}, [f"{BOTH} 0.003", f"{BOTH} 0.001", f"{BOTH} 0.01", f"{BOTH} 0.03"], [0.01, 4, ""]),
+        ({"fixed_grid": True}, [f"{BOTH} 0.003"], [0.003, 1, "lower"]),
+    ],
+    ids=["protocol", "until inside", "fixed"],
+)
+def test_rates_are_trained_until_the_search_of_each_model_ends(
+    track: Track, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any],
+    rounds: list[str], choice: list[Any],
+) -> None:  # fmt: skip
+    track = replace(track, learning_rates=[0.003], tuning_seeds=[100, 101], tuned=False, **settings)
     tuning = {"study": track.rates_folder, "metric": "bits_per_byte", "direction": "lower"}
     rows: list[dict[str, Any]] = []
     trained = []
@@ -100,11 +121,10 @@ def test_a_protocol_trains_rates_until_each_best_one_is_bracketed(
         command.prepare(TrackConfig(track="cpu", runs=str(tmp_path))),
         track=track, workloads=["parity"], backbones=["decoder", "mamba"],
     )  # fmt: skip
-    assert command._tune(part, "parity") == 2 * 2 * 6
-    both = "decoder,mamba"
-    assert trained == [f"{both} 0.003", f"{both} 0.001,0.01", f"{both} 0.03", f"{both} 0.0056,0.018"]
+    assert command._tune(part, "parity") == 2 * 2 * choice[1]
+    assert trained == rounds
     best = write_rates(track, pd.DataFrame(rows), tmp_path)
-    assert best[["learning_rate", "rates", "edge"]].values.tolist() == [[0.0056, 6, ""]] * 2
+    assert best[["learning_rate", "rates", "edge"]].values.tolist() == [choice] * 2
 
 
 def test_runs_that_ended_or_were_refused_are_not_missing() -> None:
