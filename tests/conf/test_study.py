@@ -82,8 +82,9 @@ def test_every_cell_composes(study: str) -> None:
 FAMILIES = {
     "compare": {"recall_8_pairs": {"decoder", "moe", "hybrid", "mamba", "s4"}},
     "infilling": {"infilling": {"encoder", "masked_diffusion"}},
+    "sequence_pairs": {"pairs": {"decoder", "encoder_decoder"}},
 }
-"""The models of the two short tasks of the laptop track, by study and task."""
+"""The models of the three short tasks of the laptop track, by study and task."""
 SHORT = sorted(FAMILIES)
 WITH_RATES = [*SHORT, *(f"{study}_rates" for study in SHORT)]
 
