@@ -13,7 +13,7 @@ PARALLEL := --numprocesses $(JOBS) --dist loadfile --no-loadscope-reorder
 .PHONY: help install compare track test test-full validate test-slurm test-gpu test-kernels test-browser test-dataset test-dependencies durations bench lint pictures docs clean version release release-check
 
 help:
-	@echo "make compare           train nine models on a CPU, print the answer and the tables, write the report"
+	@echo "make compare           train ten models on a CPU, print the answer and the tables, write the report"
 	@echo "make track             run a track: TRACK=cpu, and WORDS=workloads=parity for a part of it (docs/tracks/)"
 	@echo "make test              run the fast tests: a choice of the cases of every test"
 	@echo "make test-full         run all the other cases; SHARD=2/4 runs the second of four parts"
@@ -48,8 +48,10 @@ compare: $(INSTALLED)
 	@$(BIN)/archbench train study=laptop $(WORDS)
 	@$(BIN)/archbench train study=compare $(WORDS)
 	@$(BIN)/archbench train study=infilling $(WORDS)
+	@$(BIN)/archbench train study=sequence_pairs $(WORDS)
 	@$(BIN)/archbench compare study=compare $(filter runs=%,$(WORDS))
 	@$(BIN)/archbench compare study=infilling $(filter runs=%,$(WORDS))
+	@$(BIN)/archbench compare study=sequence_pairs $(filter runs=%,$(WORDS))
 	@$(BIN)/archbench compare study=laptop $(filter runs=%,$(WORDS))
 
 track: $(INSTALLED)

@@ -6,9 +6,10 @@
 
 Each workload is a part: its learning rates are swept on the tuning seeds and chosen on validation; then the
 test seeds are trained. The grid of a model is extended until its best rate is inside (with study.fixed_grid,
-every model has the same trials; with study.protocol=1.0, the rule is that of the protocol). Runs that ended, in run folders or in the
-stored frame of the track, are not trained again: a track can be stopped, resumed, and continued on another
-machine, and for an added model only its runs are trained. The rules of each track: docs/tracks/.
+every model has the same trials; with study.protocol=1.0, the rule is that of the protocol). Runs that ended,
+in run folders or in the stored frame of the track, are not trained again: a track can be stopped, resumed,
+and continued on another machine, and for an added model only its runs are trained. The rules of each track:
+docs/tracks/.
 """
 
 from __future__ import annotations
@@ -33,7 +34,14 @@ from analysis.track.early import early_decisions
 from analysis.track.frame import track_frame
 from analysis.track.overview import overview
 from analysis.track.page import TrackResults, fill_page, track_markdown, verdict_lines
-from analysis.track.results import carried_over, held_out, history, score_table, scored_runs
+from analysis.track.results import (
+    carried_over,
+    held_out,
+    history,
+    newest_settings,
+    score_table,
+    scored_runs,
+)
 from analysis.track.rules import Track, check_backbones, read_track
 from analysis.track.runs import listed, missing, show_plan, sweep, train
 from analysis.track.tuning import write_rates
@@ -249,7 +257,10 @@ def publish(part: Part, best: pd.DataFrame) -> None:
         curves = history(runs)
         paths.append(write(part.out / f"{name}.html", render_page(runs, curves, find(runs, curves))))
     if part.publish:
-        paths.append(write(CONF.parent / (part.track.stored or f"conf/track/{name}.parquet"), parquet(frame)))
+        is_test_run = frame["study"] == part.track.folder
+        stored = pd.concat([newest_settings(frame[is_test_run]), frame[~is_test_run]], ignore_index=True)
+        path = CONF.parent / (part.track.stored or f"conf/track/{name}.parquet")
+        paths.append(write(path, parquet(stored)))
         paths += [write(DOCS / file, content) for file, content in beside_page.items()]
         page = DOCS / f"{name}.md"
         paths.append(write(page, fill_page(page.read_text(encoding="utf-8"), tables)))

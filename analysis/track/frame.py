@@ -55,9 +55,11 @@ def study_frame(runs: Path, study: str) -> pd.DataFrame:
         texts.append(
             json.dumps([[p.step, p.tokens, p.flops, round(p.value, 6)] for p in points.itertuples()])
         )
-    # ``runs=`` depends on the machine.
+    # The folder of all studies depends on the machine, and the file of rates is in it.
     commands = frame["command"].map(
-        lambda command: shlex.join(a for a in shlex.split(command) if not a.startswith("runs=")),
+        lambda command: shlex.join(
+            a for a in shlex.split(command) if not a.startswith(("runs=", "study.tuned="))
+        ),
         na_action="ignore",
     )
     return frame.assign(curve=texts, command=commands).drop(columns=LEFT_OUT)

@@ -27,19 +27,23 @@ def scored_runs(track: Track, frame: pd.DataFrame) -> pd.DataFrame:
     extra evaluation, such as a greater length, ``score`` is that; its error over items is not recorded.
     """
     names = [workload.name for workload in track.workloads]
-    rows = frame[(frame["study"] == track.folder) & frame["task"].isin(names)]
-    ended = rows["status"].eq("complete")
-    newest = rows.assign(ended=ended).sort_values(
-        ["ended", "finished_at"], ascending=False, na_position="last"
-    )
-    newest = newest.drop_duplicates(["task", "backbone"])[["task", "backbone", "digest"]]
-    rows = rows.merge(newest, on=["task", "backbone", "digest"])
+    rows = newest_settings(frame[(frame["study"] == track.folder) & frame["task"].isin(names)])
     scored = {w.name: w.scored for w in track.workloads if w.scored is not None}
     for task, evaluation in scored.items():
         rows = with_score(rows, rows["task"] == task, evaluation)
     path = rows["study"] + "/" + rows["cell"] + "-" + rows["digest"] + "/s" + rows["seed"].astype(str)
     rows = rows.assign(arm=rows["backbone"], path=path)
     return rows.sort_values(["task", "arm", "seed"], ignore_index=True)
+
+
+def newest_settings(runs: pd.DataFrame) -> pd.DataFrame:
+    """Return the runs of each model on each task that have the setting of its newest run that ended."""
+    ended = runs["status"].eq("complete")
+    newest = runs.assign(ended=ended).sort_values(
+        ["ended", "finished_at"], ascending=False, na_position="last"
+    )
+    newest = newest.drop_duplicates(["task", "backbone"])[["task", "backbone", "digest"]]
+    return runs.merge(newest, on=["task", "backbone", "digest"])
 
 
 def with_score(frame: pd.DataFrame, mask: pd.Series, evaluation: str) -> pd.DataFrame:

@@ -203,7 +203,7 @@ def test_a_stored_frame_is_compared_without_its_runs(
     pixels = matplotlib.image.imread(tmp_path / "verdicts.png")
     assert pixels.shape[1] == 1700  # two pixels for each that a README shows
     stored, written = (pd.read_csv(path) for path in (results / "compare_pairs.csv", tmp_path / "pairs.csv"))
-    stored = stored[stored["task"].isin(runs["task"])].reset_index(drop=True)  # it has infilling, too
+    stored = stored[stored["task"].isin(runs["task"])].reset_index(drop=True)  # it has other tasks, too
     pd.testing.assert_frame_equal(stored, written[stored.columns])
 
 

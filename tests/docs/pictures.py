@@ -64,7 +64,7 @@ class Picture:
 def pictures() -> dict[str, Picture]:
     """Return all pictures that the command renews, by their paths relative to ``docs``."""
     drawn = {
-        "results/compare": (("compare", "infilling"), lambda: _svg(verdict_figure(short_runs()))),
+        "results/compare": (renew_tables.SHORT, lambda: _svg(verdict_figure(short_runs()))),
         "results/letters": (("letters",), lambda: _svg(verdict_figure(frame("letters")))),
         "results/long_range": (("long_range",), lambda: _svg(verdict_figure(frame("long_range")))),
         "results/laptop": (("laptop",), lambda: _over_compute("laptop", "svg")),

@@ -39,6 +39,8 @@ STATISTICS = ROOT / "docs" / "statistics.md"
 PAGES = {"experts.md": ("experts", 2), "letters.md": ("letters", 2), "long_range.md": ("long_range", 2)}
 """Pages in docs/results with a block of tables: the frame, and the level of its headings."""
 TIMES = "\N{MULTIPLICATION SIGN}"
+SHORT = ("compare", "infilling", "sequence_pairs")
+"""The studies of the laptop track other than text."""
 SPEED_BUDGET = 4e12
 """FLOPs of the budget of the speeds in README."""
 BEGIN, END = "<!-- table:begin -->\n", "<!-- table:end -->"
@@ -56,8 +58,8 @@ def text_runs() -> pd.DataFrame:
 
 
 def short_runs() -> pd.DataFrame:
-    """Return the runs of recall and of infilling of the laptop track."""
-    return pd.concat([frame("compare"), frame("infilling")], ignore_index=True)
+    """Return the runs of the laptop track other than those of text."""
+    return pd.concat([frame(name) for name in SHORT], ignore_index=True)
 
 
 def sensitivity_runs() -> pd.DataFrame:
@@ -145,6 +147,7 @@ def rule_studies() -> dict[str, pd.DataFrame]:
     """Return the runs that are judged by the rules of earlier versions and of protocol 1.0."""
     studies = {
         "text": "laptop", "text, 1.3e12 FLOPs": "cpu_text", "recall": "compare", "infilling": "infilling",
+        "sequence pairs": "sequence_pairs",
         "canon layers": "canon", "state tracking": "state_tracking",
     }  # fmt: skip
     track = Frames(RESULTS, RESULTS).track("cpu")

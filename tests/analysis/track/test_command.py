@@ -128,6 +128,7 @@ def test_a_track_is_run_once_and_takes_another_model(
     frame = pd.read_parquet(analysis / "toy.parquet")
     assert frame.groupby("study").size().to_dict() == {"track_toy": 2, "track_toy_rates": 2}
     assert (frame["status"] == "complete").all()
+    assert not frame["command"].str.contains(f"{toy}/runs").any(), "paths of a machine"
     assert cells(toy / "runs" / "track_toy") == {"decoder-lookup-nano/s0", "decoder-lookup-nano/s1"}
 
     # Elsewhere, with the frame and without the run folders: nothing is trained.

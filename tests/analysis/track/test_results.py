@@ -15,7 +15,7 @@ from analysis.track import __main__ as command
 from analysis.track.__main__ import Part, TrackConfig, track_results
 from analysis.track.overview import overview
 from analysis.track.page import fill_page, track_markdown
-from analysis.track.results import held_out, scored_runs, with_score
+from analysis.track.results import held_out, newest_settings, scored_runs, with_score
 from analysis.track.rules import Track, Workload, read_track
 from analysis.track.runs import missing
 from analysis.track.tuning import rate_rows, write_rates
@@ -60,6 +60,8 @@ def test_of_several_settings_of_a_model_the_newest_that_ended_counts(track: Trac
         row(digest="c", finished_at="2026-01-03", status="refused"),
     ]  # fmt: skip
     assert scored_runs(track, pd.DataFrame(rows))["digest"].tolist() == ["b"]
+    both = pd.DataFrame([*rows, row(digest="c", task="text", finished_at="2026-01-03")])
+    assert newest_settings(both)[["task", "digest"]].values.tolist() == [["parity", "b"], ["text", "c"]]
 
 
 @pytest.mark.parametrize(("fixed", "validations"), [(True, [0.5]), (False, [0.5, 0.9])])
