@@ -38,7 +38,7 @@ MODELS = {
     "kda": ("kda", "kda"), "moe": ("moe", "moe"), "s4": ("s4", "s4"),
 }  # fmt: skip
 """Variant and backbone of each model."""
-NOT_RUN = {("mamba_no_convolution", 4e12)} | {
+NOT_RUN = {
     (model, flops)
     for model in ("mamba2", "gated_deltanet", "kda", "moe", "s4")
     for flops, (study, _) in BUDGETS.items()
