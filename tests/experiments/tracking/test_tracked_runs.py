@@ -96,8 +96,10 @@ def test_the_newest_offline_file_holds_the_whole_run_once(ended: dict[str, Path]
     assert rows == expected_rows(folder)
     killed = wandb_file.history(first)  # holds what it was given, up to about a second before the kill
     assert [row["progress/step"] for row in killed] == list(range(1, len(killed) + 1))
-    # The name has the ID. The record of the run may be missing, if it was killed in its first second.
-    assert first.name == last.name == f"run-{wandb_file.run_record(last).run_id}.wandb"
+    run_id = wandb_file.run_record(last).run_id
+    assert first.name == last.name == f"run-{run_id}.wandb"
+    # A run that is killed in its first second has no record of it.
+    assert {record.run.run_id for record in wandb_file.records(first) if record.HasField("run")} <= {run_id}
 
 
 def test_its_config_is_the_record_s_and_says_what_the_run_costs(ended: dict[str, Path]) -> None:
