@@ -28,7 +28,7 @@ from experiments.runtime.errors import CheckpointError, LockedError, Preempted, 
 from experiments.runtime.json_state import read_model
 from experiments.runtime.machine import usable_threads
 from experiments.runtime.memory import peak_memory
-from experiments.runtime.preemption import Interruptions, stops_at_once
+from experiments.runtime.preemption import Interruptions, deferred, stops_at_once
 from experiments.runtime.run_lock import RunLock
 from experiments.runtime.run_status import RunStatus
 from experiments.runtime.secrets import redact
@@ -207,7 +207,8 @@ class RunSession:
 
 def _acquire(lock: RunLock, guards: ExitStack) -> None:
     """Hold a lock until the session ends. Raises LockedError."""
-    guards.enter_context(lock)
+    with deferred():  # a signal between the two steps of this line would leave the lock
+        guards.enter_context(lock)
 
 
 def has_ended(folder: RunFolder) -> bool:

@@ -31,7 +31,10 @@ SIGNALS = tuple(
 
 
 class Interruptions:
-    """Records reasons to stop a run, from ``with`` to its end."""
+    """Records reasons to stop a run, from ``with`` to its end.
+
+    A signal that stopped nothing, because it came too late, is then raised again for whoever began the run.
+    """
 
     def __init__(self, margin: float, *, clock: bool = True) -> None:
         """``margin``: seconds before the end of a SLURM job at which to stop.
@@ -56,6 +59,8 @@ class Interruptions:
     ) -> None:
         for signal_number, handler in self._before.items():
             signal.signal(signal_number, handler)
+        if self._signal is not None and not isinstance(error, Preempted):
+            signal.raise_signal(self._signal)
 
     @property
     def reason(self) -> str | None:
@@ -68,6 +73,11 @@ class Interruptions:
 
     def _note(self, signal_number: int, frame: object) -> None:
         self._signal = signal.Signals(signal_number)
+
+
+def deferred() -> Interruptions:
+    """Return a context in which signals to stop wait for its end, for what must not be left in the middle."""
+    return Interruptions(margin=0, clock=False)
 
 
 def is_default(signal_number: signal.Signals) -> bool:

@@ -22,6 +22,7 @@ from types import TracebackType
 from typing import Any
 
 from experiments.runtime.errors import CheckpointError, LockedError
+from experiments.runtime.preemption import deferred
 
 NAME = "lock.json"
 HEARTBEAT = 30.0
@@ -67,13 +68,14 @@ class RunLock:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._done.set()
-        self._thread.join()
-        with contextlib.suppress(OSError):
-            if self.held:
-                self.path.unlink()
-            for empty in self._made:
-                empty.rmdir()  # a rejected run leaves no folders
+        with deferred():  # one that raised here would leave the lock
+            self._done.set()
+            self._thread.join()
+            with contextlib.suppress(OSError):
+                if self.held:
+                    self.path.unlink()
+                for empty in self._made:
+                    empty.rmdir()  # a rejected run leaves no folders
 
     @property
     def held(self) -> bool:

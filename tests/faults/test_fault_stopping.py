@@ -20,7 +20,7 @@ import pytest
 from safetensors.torch import load_file
 
 from experiments.run import run, session
-from experiments.runtime import atomic_io, watchdog
+from experiments.runtime import atomic_io, run_lock, watchdog
 from experiments.runtime.errors import Preempted, RunError
 from experiments.runtime.preemption import Interruptions, stops_at_once
 from experiments.runtime.run_lock import RunLock
@@ -145,6 +145,38 @@ def test_f11_a_signal_before_the_first_step_ends_the_run_with_nothing_left(
     assert snapshot(folder) == undisturbed
     assert not list(folder.rglob("*.tmp"))
     record("F11", f"signal {moment}", 1, "exit 75, nothing left behind")
+
+
+AFTER = {
+    "while the result is stored": (session, "store_result", signal.SIGTERM),
+    "while the last lines are printed": (session, "closing_lines", signal.SIGINT),
+    "while the lock is released": (run_lock, "_read", signal.SIGTERM),
+}
+
+
+@pytest.mark.parametrize("moment", AFTER)
+def test_f11_a_signal_after_the_last_step_leaves_a_complete_run_and_no_lock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, undisturbed: dict[str, Any], moment: str, record: Any
+) -> None:
+    """It still reaches whoever began the run: a sweep begins no further one."""
+    owner, name, sign = AFTER[moment]
+    folder = commands.settings(*WORDS, f"runs={tmp_path}").folder
+    honest = getattr(owner, name)
+
+    def disturbed(*arguments: Any) -> Any:
+        if owner is not run_lock or (folder / "result.json").exists():
+            os.kill(os.getpid(), sign)
+        return honest(*arguments)
+
+    monkeypatch.setattr(owner, name, disturbed)
+    with pytest.raises(Preempted) as stopped:
+        commands.train(*WORDS, f"runs={tmp_path}")
+    monkeypatch.undo()
+    assert stopped.value.reason == f"stopped by {sign.name}, with nothing to save"
+    assert not list(tmp_path.rglob("lock.json"))
+    assert commands.result(folder)["status"] == "complete"
+    assert snapshot(folder) == undisturbed
+    record("F11", f"signal {moment}", 1, "the run is complete, its lock released, exit 75")
 
 
 def test_a_signal_that_is_ignored_stays_ignored() -> None:
