@@ -27,9 +27,10 @@ PAGE = """\
   sides of 0; refuted if the full interval is outside on one side.
 - In both cases undecided if the order depends on the test documents or on tuning: the second-best setting of
   the better model does not beat the best one of the other on the tuning seeds. Runs of studies by protocol
-  1.0 have a record of both; those of the CPU track, with rates half a decade apart on one seed, do not.
+  1.0 have a record of both; those of the CPU track only of tuning, with rates half a decade apart on one
+  seed.
 
-A claim is withdrawn where its runs do not answer it by the rules of [protocol 1.0](tracks/rules.md): a better
+A claim is withdrawn where its runs do not answer it by the rules of [protocol 1.0](statistics.md): a better
 learning rate of a model is known, neither model is better than a trivial baseline, or models of different
 families are compared on 1M bytes of text at one budget with 1,024 tokens per step.
 (Later claims on text are on points of curves over compute, where 512 and 2,048 tokens per step were

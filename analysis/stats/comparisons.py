@@ -27,7 +27,7 @@ COLUMNS = [
     "reason", "test",
 ]  # fmt: skip
 TEXT_METRIC = "bits_per_byte"
-"""Metric of texts, on which verdicts of a protocol must also hold for other documents."""
+"""Metric of texts, on which verdicts must also hold for other documents."""
 BASELINE, ALL_PAIRS = "baseline", "all pairs"
 """Families: every model against the study's baseline, or all pairs of a likelihood type."""
 UNLEARNED = "none of these has learned the task"
@@ -61,10 +61,9 @@ def comparisons(frame: pd.DataFrame) -> pd.DataFrame:
             study_margin = study_setting(group, "margin")
             margin = MARGINS.get(str(metric), 0.0) if study_margin is None else float(study_margin)
             family, type_verdicts = _of_type(runs, margin)
-            if study_setting(runs, "protocol") is not None:
-                type_verdicts = [hold_for_tuning(verdict, runs) for verdict in type_verdicts]
-                totals = document_totals(runs) if metric == TEXT_METRIC else {}
-                type_verdicts = [hold_for_documents(verdict, totals) for verdict in type_verdicts]
+            type_verdicts = [hold_for_tuning(verdict, runs) for verdict in type_verdicts]
+            totals = document_totals(runs) if metric == TEXT_METRIC else {}
+            type_verdicts = [hold_for_documents(verdict, totals) for verdict in type_verdicts]
             units = runs["unit"].dropna()
             shared = {
                 "task": task, "scale": scale, "likelihood": None if pd.isna(likelihood) else likelihood,
@@ -83,23 +82,17 @@ def comparisons(frame: pd.DataFrame) -> pd.DataFrame:
 
 def _of_type(runs: pd.DataFrame, margin: float) -> tuple[str, list[Verdict]]:
     """Return the name of the family of the models of one likelihood type, and its verdicts."""
-    baseline, protocol = declared_baseline(runs), study_setting(runs, "protocol")
+    baseline = declared_baseline(runs)
     family = ALL_PAIRS if baseline is None else BASELINE
     if (counts := solve_counts(runs)) is not None:
-        seed_scores = None  # ranks are no test of the protocol
-        if protocol is None:
-            seed_scores = {str(model): list(model_runs["score"]) for model, model_runs in runs.groupby("arm")}
-        return family, solve_verdicts(counts, seed_scores, baseline=baseline, margin=margin)
+        return family, solve_verdicts(counts, baseline=baseline)
     scores = {
         str(model): model_runs.set_index("seed")["score"].to_dict()
         for model, model_runs in runs.groupby("arm")
     }
     shared = bool(study_setting(runs, "shared_seeds"))
     direction = str(runs["direction"].iloc[0])
-    found = verdicts(
-        scores, direction, baseline=baseline, margin=margin, shared_seeds=shared, protocol=protocol
-    )
-    return family, found
+    return family, verdicts(scores, direction, baseline=baseline, margin=margin, shared_seeds=shared)
 
 
 def verdict_of(pairs: pd.DataFrame, model: str, other: str) -> pd.Series | None:

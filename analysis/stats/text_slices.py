@@ -19,8 +19,7 @@ from analysis.load.scale_order import TASK_SCALE, scale_groups
 from analysis.stats.arms import arm_table, declared_baseline, in_finished_arms, mixed_data, study_setting
 from analysis.stats.intervals import ratio_residuals
 from analysis.stats.ranking.ranks import baseline_of
-from analysis.stats.verdicts.family import MIN_SEEDS
-from analysis.stats.verdicts.max_statistic import LEVEL
+from analysis.stats.verdicts.family import LEVEL, MIN_SEEDS
 from analysis.stats.verdicts.verdict import BETTER, UNDECIDED, WORSE, make_family
 
 TEXT_METRIC = "bits_per_byte"
@@ -78,12 +77,11 @@ def slice_table(frame: pd.DataFrame) -> pd.DataFrame:
         arms = arm_table(type_runs).query("kind == 'arm' and seeds > 0")
         baseline, declared = baseline_of(arms, type_runs), declared_baseline(type_runs)
         shared = bool(study_setting(type_runs, "shared_seeds"))
-        protocol = study_setting(type_runs, "protocol")
         shared_columns = {"task": task, "scale": scale, "likelihood": likelihood, "baseline": baseline}
         for (by, name), cells in type_slices.groupby(["by", "slice"], sort=False):
             fraction = cells["bytes"].sum() / type_slices.loc[type_slices["by"] == by, "bytes"].sum()
             slices = {str(model): rows for model, rows in cells.groupby("arm")}
-            tested = _over_seeds(slices, baseline, declared is not None, shared, protocol)
+            tested = _over_seeds(slices, baseline, declared is not None, shared)
             for model in arms["arm"]:
                 if model not in slices:
                     continue
@@ -110,7 +108,7 @@ class SliceGain:
 
 
 def _over_seeds(
-    slices: dict[str, pd.DataFrame], baseline: str, declared: bool, shared: bool, protocol: str | None
+    slices: dict[str, pd.DataFrame], baseline: str, declared: bool, shared: bool
 ) -> dict[str, SliceGain]:
     """Return interval and verdict of each model against the baseline, over seeds, in bits per token."""
     scores = {model: dict(zip(rows["seed"], -rows["score"], strict=True)) for model, rows in slices.items()}
@@ -121,7 +119,7 @@ def _over_seeds(
     if len(names) < 2 or baseline not in names:
         return {}
     index = names.index(baseline) if declared else None
-    family = make_family([scores[name] for name in names], index, shared=shared, protocol=protocol)
+    family = make_family([scores[name] for name in names], index, shared=shared)
     results = {}
     for (i, j), difference, half, p in zip(
         family.pairs, family.difference, family.half_widths(), family.p_values(), strict=True

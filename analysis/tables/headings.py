@@ -10,7 +10,6 @@ from analysis.load.scale_order import task_label
 from analysis.stats.arms import AXIS_WORDS
 from analysis.stats.comparisons import ALL_PAIRS, BASELINE, UNLEARNED
 from analysis.stats.verdicts.family import MIN_SEEDS
-from analysis.stats.verdicts.solve_counts import RANK_TEST
 from analysis.stats.verdicts.verdict import BETTER, EQUIVALENT, NO_SPREAD, WORSE
 from analysis.stats.versus_baseline import verdict_phrase
 from analysis.tables.columns import interval, p_text
@@ -118,8 +117,6 @@ def how_compared(pairs: pd.DataFrame, *notes: str) -> list[str]:
     if not tests:
         return [f"Nothing is tested: {'; '.join(map(untested, pairs['reason'].unique()))}.", *notes]
     of_what = "differences are of solve rates; " if "solve rate" in tests else ""
-    if of_what and RANK_TEST in tests:
-        of_what = "differences are of solve rates, or of scores where ranks tell them apart; "
     text = f"Test: {tests}; p and intervals of differences corrected for {families} of a likelihood type"
     return [f"{text}; {of_what}equivalent: within {margin:g}{'' if unit == 'share' else f' {unit}'}.", *notes]
 

@@ -50,11 +50,11 @@ def early_decisions(
             "task": task, "likelihood": likelihood, "models": group["arm"].nunique(),
             "signal_to_noise": signal_to_noise(group),
         }  # fmt: skip
-        sign = 1.0 if group["direction"].iloc[0] == "higher" else -1.0
+        final = group.groupby("arm")["score"].mean()
         for fraction in fractions:
-            early = sign * group.assign(early=early_scores(group, fraction)).groupby("arm")["early"].mean()
+            early = group.assign(early=early_scores(group, fraction)).groupby("arm")["early"].mean()
             if early.notna().all():
-                rows.append(common | {"fraction": fraction} | _agreement(early, compared))
+                rows.append(common | {"fraction": fraction} | _agreement(early, final, compared))
     return pd.DataFrame(rows, columns=COLUMNS)
 
 
@@ -68,15 +68,19 @@ def early_scores(runs: pd.DataFrame, fraction: float) -> pd.Series:
     return pd.Series(scores, runs.index, dtype=float)
 
 
-def _agreement(early: pd.Series, pairs: pd.DataFrame) -> dict[str, object]:
+def _agreement(early: pd.Series, final: pd.Series, pairs: pd.DataFrame) -> dict[str, object]:
     """Return the counts of pairs.
 
     Args:
-        early: mean score of each model, higher is better.
+        early: mean score of each model.
+        final: the same at the end.
         pairs: comparisons at the end.
     """
-    difference = early.reindex(pairs["model"]).to_numpy() - early.reindex(pairs["other"]).to_numpy()
-    product = difference * pairs["difference"].to_numpy()
+    differences = [
+        scores.reindex(pairs["model"]).to_numpy() - scores.reindex(pairs["other"]).to_numpy()
+        for scores in (early, final)
+    ]
+    product = differences[0] * differences[1]
     same = (product > 0) + 0.5 * (product == 0)
     separated = pairs["separated"].to_numpy(dtype=bool)
     return {

@@ -11,6 +11,7 @@ from analysis.stats.arms import is_guess
 from analysis.stats.comparisons import UNLEARNED, comparisons, verdict_of
 from analysis.stats.verdicts.verdict import BETTER, WORSE
 from analysis.track.rules import Track
+from analysis.track.tuning import with_tuning
 from experiments.tasks.metrics import Reference
 
 SCORE_COLUMNS = [
@@ -32,7 +33,7 @@ def scored_runs(track: Track, frame: pd.DataFrame) -> pd.DataFrame:
     for task, evaluation in scored.items():
         rows = with_score(rows, rows["task"] == task, evaluation)
     path = rows["study"] + "/" + rows["cell"] + "-" + rows["digest"] + "/s" + rows["seed"].astype(str)
-    rows = rows.assign(arm=rows["backbone"], path=path)
+    rows = with_tuning(track, rows.assign(arm=rows["backbone"], path=path), frame)
     return rows.sort_values(["task", "arm", "seed"], ignore_index=True)
 
 
@@ -71,8 +72,9 @@ def with_score(frame: pd.DataFrame, mask: pd.Series, evaluation: str) -> pd.Data
         score_standard_error=frame["score_standard_error"].where(~mask),
         score_setting=frame["score_setting"].where(~mask, f"test with {evaluation}"),
     )
-    if "documents" in changed:  # of the test split
-        changed["documents"] = changed["documents"].mask(mask, None)
+    for column in ("documents", "tuning_validation", "tuning_second_validation"):  # not of this evaluation
+        if column in changed:
+            changed[column] = changed[column].mask(mask, None)
     unscored = mask & (changed["status"] == "complete") & scores.isna()
     return changed.assign(status=changed["status"].where(~unscored, "unscored"))
 

@@ -57,7 +57,7 @@ class Track:
     tuning_seeds: list[int]
     """Seeds of the tuning runs."""
     protocol: str | None
-    """Version of the rules of tuning and verdicts (``study.protocol``)."""
+    """Version of the rules of tuning (``study.protocol``)."""
     fixed_grid: bool
     """True if no model has other rates; else the grid of each is extended until its best rate is inside."""
     tuned: bool

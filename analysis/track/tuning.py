@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pandas as pd
@@ -9,7 +10,7 @@ import yaml
 
 from analysis.files import write
 from analysis.rates import chosen
-from analysis.stats.learning_rates.choice import ENDED, best_rates
+from analysis.stats.learning_rates.choice import ENDED, best_rates, rate_means
 from analysis.track.rules import Track
 
 
@@ -34,6 +35,30 @@ def rate_rows(track: Track, frame: pd.DataFrame) -> pd.DataFrame:
         protocol=track.protocol,
     )
     return rows.drop_duplicates(["task", "scale", "backbone", "axis", "target", "learning_rate", "seed"])
+
+
+def with_tuning(track: Track, runs: pd.DataFrame, frame: pd.DataFrame) -> pd.DataFrame:
+    """Return test runs with the scores of their search, for models whose runs do not record them.
+
+    ``tuning_validation`` and ``tuning_second_validation`` are the means at the best and at the second-best
+    learning rate. They stay empty on workloads that are scored on another evaluation than they are tuned on.
+
+    Args:
+        runs: from ``analysis.track.results.scored_runs``, which calls this.
+        frame: all runs of the track.
+    """
+    columns = ["tuning_validation", "tuning_second_validation"]
+    tuned_on_scores = [workload.name for workload in track.workloads if workload.scored is None]
+    found: dict[tuple[str, str], list[float]] = {}
+    for key, rates in rate_rows(track, frame).groupby(["task", "backbone"]):
+        means = rate_means(rates).dropna().tolist()
+        if key[0] in tuned_on_scores:
+            higher = bool((rates["direction"] == "higher").any())
+            found[key] = [*sorted(means, reverse=higher), math.nan, math.nan][:2]
+    models = pd.MultiIndex.from_frame(runs[["task", "backbone"]])
+    searched = pd.DataFrame([found.get(key, [math.nan] * 2) for key in models], runs.index, columns, float)
+    recorded = runs.reindex(columns=columns).astype(float)
+    return runs.assign(**recorded.where(recorded.notna(), searched))
 
 
 def write_rates(track: Track, frame: pd.DataFrame, runs: Path) -> pd.DataFrame:

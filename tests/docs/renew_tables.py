@@ -14,7 +14,6 @@ import pandas as pd
 
 from analysis import dataset
 from analysis.files import csv_text
-from analysis.findings.frames import Frames
 from analysis.stats.arms import study_setting
 from analysis.stats.capacity import capacity_grids, rungs
 from analysis.stats.comparisons import comparisons
@@ -29,13 +28,11 @@ from analysis.tables.format import budget, multiplier, si, size
 from analysis.tables.text import render_markdown, render_scores
 from tests import ROOT
 from tests.docs.canon_tables import canon_block
-from tests.docs.rules_table import rules_block
 from tests.docs.sensitivity_table import sensitivity_block
 from tests.docs.text_speed_table import speeds, time_block
 
 RESULTS = ROOT / "docs" / "results"
 CANON = ROOT / "docs" / "models" / "canon.md"
-STATISTICS = ROOT / "docs" / "statistics.md"
 PAGES = {"experts.md": ("experts", 2), "letters.md": ("letters", 2), "long_range.md": ("long_range", 2)}
 """Pages in docs/results with a block of tables: the frame, and the level of its headings."""
 TIMES = "\N{MULTIPLICATION SIGN}"
@@ -143,17 +140,6 @@ def capacity_block() -> str:
     return "\n".join(lines)
 
 
-def rule_studies() -> dict[str, pd.DataFrame]:
-    """Return the runs that are judged by the rules of earlier versions and of protocol 1.0."""
-    studies = {
-        "text": "laptop", "text, 1.3e12 FLOPs": "cpu_text", "recall": "compare", "infilling": "infilling",
-        "sequence pairs": "sequence_pairs",
-        "canon layers": "canon", "state tracking": "state_tracking",
-    }  # fmt: skip
-    track = Frames(RESULTS, RESULTS).track("cpu")
-    return {name: frame(file) for name, file in studies.items()} | {"CPU track": track}
-
-
 def blocks() -> dict[Path, str]:
     """Return what stands between the marks of each page."""
     pages = {RESULTS / page: page_block(name, level) for page, (name, level) in PAGES.items()}
@@ -163,7 +149,6 @@ def blocks() -> dict[Path, str]:
     pages[RESULTS / "text.md"] = cpu_text_block()
     pages[CANON] = canon_block(frame("canon"))
     pages[RESULTS / "sensitivity.md"] = sensitivity_block(sensitivity_runs())
-    pages[STATISTICS] = rules_block(rule_studies())
     return {ROOT / "README.md": readme_block(), **pages}
 
 

@@ -98,12 +98,6 @@ def test_the_laws_of_the_ladder_are_those_of_its_points() -> None:
         assert cells[7] == found.held_out_text()
 
 
-def test_the_same_runs_are_judged_by_both_rules() -> None:
-    studies = renew_tables.rule_studies()
-    remedy = "run python -m tests.docs.renew_tables"
-    assert renew_tables.quoted(renew_tables.STATISTICS) == renew_tables.rules_block(studies), remedy
-
-
 def test_the_sensitivity_of_the_answer_is_that_of_its_frame() -> None:
     page = RESULTS / "sensitivity.md"
     block = renew_tables.sensitivity_block(renew_tables.sensitivity_runs())

@@ -17,7 +17,8 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from analysis.stats.verdicts.max_statistic import LEVEL, Array
+from analysis.stats.verdicts.family import LEVEL
+from analysis.stats.verdicts.pair_errors import Array
 from analysis.stats.verdicts.verdict import BETTER, UNDECIDED, WORSE, Verdict
 
 RESAMPLES = 4000
@@ -30,12 +31,14 @@ NO_DOCUMENTS = "no scores of documents"
 def document_totals(runs: pd.DataFrame) -> dict[str, Array]:
     """Return bits and bytes of each document (G, 2), averaged over seeds, for each model.
 
-    Models without scores of documents are left out.
+    Models without scores of documents are left out, such as those of older frames without the column.
 
     Args:
         runs: runs of the models of one task, on the same data.
     """
-    totals = {}
+    totals: dict[str, Array] = {}
+    if "documents" not in runs:
+        return totals
     for model, model_runs in runs.groupby("arm"):
         by_seed = [np.array(json.loads(text)) for text in model_runs["documents"].dropna()]
         if len(by_seed) == len(model_runs) and len({part.shape for part in by_seed}) == 1:

@@ -1,4 +1,4 @@
-"""Error rates and power of the verdict and of the candidates that it was chosen from, by simulation.
+"""Error rates and power of the verdict, by simulation.
 
     python -m analysis.stats.verdicts.simulation [REPLICATES]
 
@@ -14,20 +14,16 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from analysis.stats.verdicts.max_statistic import Array
+from analysis.stats.verdicts.pair_errors import Array
 from analysis.stats.verdicts.simulated_procedures import (
-    PROCEDURES,
     Procedure,
     Studies,
-    blocked_larger_se_or_pairwise,
-    counts_or_ranks,
-    larger_se_or_pairwise,
+    killed_seed,
+    means,
+    shared_seeds,
     solve_counts,
-    unequal_larger_se_or_pairwise,
 )
 
-COUNTS: dict[str, Procedure] = {"Boschloo": solve_counts, "Boschloo or Wilcoxon": counts_or_ranks}
-"""Tests of solve counts (solve rates of 30% to 100%)."""
 SEEDS = (3, 5, 10)
 MODELS = (2, 3, 7, 12)
 REPLICATES = 4000
@@ -118,17 +114,6 @@ def power(
     return float(procedure(studies)[:, (studies.pair_P2 == models - 1).any(axis=1)].mean())
 
 
-def power_with_a_noisy_model(procedure: Procedure, seeds: int, replicates: int, models: int = 11) -> float:
-    """Return how often a model 10 deviations better is detected if another model is 30 times noisier."""
-    rng = np.random.default_rng(seeds)
-    scores = rng.normal(size=(replicates, models, seeds))
-    scores[:, -1] *= 30
-    scores[:, -2] += 10
-    studies = Studies(scores, against_baseline=False)
-    shifted, noisy = ((studies.pair_P2 == model).any(axis=1) for model in (models - 2, models - 1))
-    return float(procedure(studies)[:, shifted & ~noisy].mean())
-
-
 def solve_power(
     procedure: Procedure, seeds: int, replicates: int, *, against_baseline: bool, models: int = 7
 ) -> float:
@@ -140,72 +125,49 @@ def solve_power(
     return float(procedure(studies)[:, (studies.pair_P2 == models - 1).any(axis=1)].mean())
 
 
-def partial_power(procedure: Procedure, seeds: int, replicates: int, models: int = 11) -> float:
-    """Return how often partial solvers are distinguished from models that do not learn.
-
-    Half of the models stay at 0.3; each seed of the remaining models reaches 0.6 to 0.9, or, with probability
-    0.2, the solution (0.99). Scores of a plateau vary by 0.005.
-    """
-    rng = np.random.default_rng(seeds)
-    scores = 0.3 + 0.005 * rng.normal(size=(replicates, models, seeds))
-    able = models // 2
-    reached = rng.uniform(0.6, 0.9, size=(replicates, able, seeds))
-    scores[:, :able] = np.where(rng.random(reached.shape) < 0.2, 0.99, reached)
-    studies = Studies(scores, against_baseline=False)
-    return float(procedure(studies)[:, (studies.pair_P2 < able).sum(axis=1) == 1].mean())
+def _cell(values: Sequence[float]) -> str:
+    return " / ".join(f"{100 * value:.1f}" for value in values)
 
 
 def table(replicates: int) -> list[list[str]]:
     """Return the rows of the table: errors, then power, in percent at 3 / 5 / 10 seeds."""
+    head = ["test", *SCENARIOS, "3 SD", "5 SD", "3 SD, baseline", "5 SD, baseline"]
+    errors = [
+        _cell([family_wise_error(means, draw, n, replicates) for n in SEEDS]) for draw in SCENARIOS.values()
+    ]
+    powers = [
+        _cell([power(means, shift, n, replicates, against_baseline=against) for n in SEEDS])
+        for against in (False, True)
+        for shift in (3, 5)
+    ]
+    solved = _cell([family_wise_error(solve_counts, _solved, n, replicates) for n in SEEDS])
+    solve_powers = [
+        _cell([solve_power(solve_counts, n, replicates, against_baseline=against) for n in SEEDS])
+        for against in (False, True)
+    ]
+    counts_row = ["Boschloo", *[""] * (len(SCENARIOS) - 1), solved, solve_powers[0], "", solve_powers[1], ""]
+    return [head, ["Welch", *errors, *powers], counts_row]
 
-    def cell(values: Sequence[float]) -> str:
-        return " / ".join(f"{100 * value:.0f}" for value in values)
 
-    head = ["procedure", *SCENARIOS, "power 3 SD", "power 5 SD", "3 SD, baseline", "5 SD, baseline"]
-    head.append("10 SD, one noisy")
-    rows = [head]
-    for name, procedure in PROCEDURES.items():
-        errors = [
-            cell([family_wise_error(procedure, draw, n, replicates) for n in SEEDS])
-            for draw in SCENARIOS.values()
-        ]
-        powers = [
-            cell([power(procedure, shift, n, replicates, against_baseline=against) for n in SEEDS])
-            for against in (False, True)
-            for shift in (3, 5)
-        ]
-        power_with_noise = cell([power_with_a_noisy_model(procedure, n, replicates) for n in SEEDS])
-        rows.append([name, *errors, *powers, power_with_noise])
-    for name, procedure in COUNTS.items():
-        solved = cell([family_wise_error(procedure, _solved, n, replicates) for n in SEEDS])
-        powers = [
-            cell([solve_power(procedure, n, replicates, against_baseline=against) for n in SEEDS])
-            for against in (False, True)
-        ]
-        rows.append([name, *[""] * 5, solved, powers[0], "", powers[1], "", ""])
-    return rows
+DESIGNS: dict[str, tuple[Procedure, Draw, Sequence[int]]] = {
+    "a killed seed, equal variances": (killed_seed, _equal, MODELS),
+    "a killed seed, 1 : 10": (killed_seed, _spreads(10), MODELS),
+    "two models only, 1 : 100": (means, _spreads(100), (2,)),
+    "shared seeds, equal variances": (shared_seeds, _equal, MODELS),
+    "shared seeds, 1 : 10": (shared_seeds, _spreads(10), MODELS),
+    "one model skewed and noisier": (means, _skewed_noisy, MODELS),
+}
+"""Further cases with their test, draw and numbers of models."""
 
 
 def further(replicates: int) -> list[str]:
-    """Return errors in percent at 3 / 5 / 10 seeds of further cases that are not in the table."""
-    cases: dict[str, tuple[Procedure, Draw, Sequence[int]]] = {
-        "a killed seed, equal variances": (unequal_larger_se_or_pairwise, _equal, MODELS),
-        "a killed seed, 1 : 10": (unequal_larger_se_or_pairwise, _spreads(10), MODELS),
-        "two models only, 1 : 100": (larger_se_or_pairwise, _spreads(100), (2,)),
-        "shared seeds (blocked), equal variances": (blocked_larger_se_or_pairwise, _equal, MODELS),
-        "shared seeds (blocked), 1 : 10": (blocked_larger_se_or_pairwise, _spreads(10), MODELS),
-        "one model skewed and noisier": (larger_se_or_pairwise, _skewed_noisy, MODELS),
-    }
+    """Return errors in percent at 3 / 5 / 10 seeds of the cases that are not in the table."""
     lines = []
-    for name, (procedure, draw, models) in cases.items():
+    for name, (procedure, draw, models) in DESIGNS.items():
         # MIN_SEEDS seeds must remain after one is lost.
-        seeds = [n for n in SEEDS if n > 3 or procedure is not unequal_larger_se_or_pairwise]
-        errors = [family_wise_error(procedure, draw, n, replicates, models) for n in seeds]
-        percentages = " / ".join(f"{100 * error:.0f}" for error in errors)
-        lines.append(f"{name}: {'- / ' * (len(SEEDS) - len(seeds))}{percentages}")
-    for name, procedure in COUNTS.items():
-        power_text = " / ".join(f"{100 * partial_power(procedure, n, replicates):.0f}" for n in SEEDS)
-        lines.append(f"partial solvers told from models that learn nothing, power of {name}: {power_text}")
+        seeds = [n for n in SEEDS if n > 3 or procedure is not killed_seed]
+        errors = _cell([family_wise_error(procedure, draw, n, replicates, models) for n in seeds])
+        lines.append(f"{name}: {'- / ' * (len(SEEDS) - len(seeds))}{errors}")
     return lines
 
 

@@ -1,9 +1,7 @@
 """Verdicts between models: better, worse, equivalent or undecided.
 
-With a protocol, the tests are those of ``standard``. In earlier studies, the test is the larger-SE form of
-Tukey's (all pairs) and Dunnett's (against a baseline), with five seeds or more combined with the t-test of
-each pair (``family``), and two models are compared by Welch's t-test. Tasks that are solved or not are
-compared by ``solve_counts``. ``docs/statistics.md`` gives reasons, error rates and power.
+Means are compared by the tests of ``family``, tasks that are solved or not by those of ``solve_counts``.
+``docs/statistics.md`` gives reasons, error rates and power.
 """
 
 from __future__ import annotations
@@ -15,16 +13,8 @@ from itertools import combinations
 
 import numpy as np
 
-from analysis.stats.verdicts.family import (
-    MIN_SEEDS,
-    Family,
-    blocked_family,
-    independent_family,
-    pairs_of,
-)
-from analysis.stats.verdicts.max_statistic import LEVEL
+from analysis.stats.verdicts.family import LEVEL, MIN_SEEDS, Family, family_of, pairs_of
 from analysis.stats.verdicts.pair_errors import paired, welch
-from analysis.stats.verdicts.standard import StandardFamily, standard_family
 
 BETTER, WORSE, EQUIVALENT, UNDECIDED = "better", "worse", "equivalent", "undecided"
 SEED_COUNTS = {0: "no seed", 1: "one seed", 2: "two seeds"}
@@ -70,7 +60,6 @@ def verdicts(
     baseline: str | None = None,
     margin: float = 0.0,
     shared_seeds: bool = False,
-    protocol: str | None = None,
 ) -> list[Verdict]:
     """Return the verdicts of a family: each model against the baseline, or all pairs without a baseline.
 
@@ -82,7 +71,6 @@ def verdicts(
         margin: difference below which models count as equivalent, in units of the score.
         shared_seeds: True if a seed determines the same randomness for each model, so that differences are
             taken within seeds (blocked form).
-        protocol: version of the rules: None for those of earlier studies, else the tests of ``standard``.
 
     Raises:
         ValueError: the direction is invalid, or the baseline is not one of the models.
@@ -110,7 +98,7 @@ def verdicts(
     if len(tested) >= 2 and (baseline is None or baseline in tested):
         index = None if baseline is None else tested.index(baseline)
         tested_scores = [finite[name] for name in tested]
-        family = make_family(tested_scores, index, shared=shared_seeds, protocol=protocol)
+        family = make_family(tested_scores, index, shared=shared_seeds)
         results = _of_family(family, tested, margin)
     done = {frozenset((verdict.model, verdict.other)) for verdict in results}
     pairs = combinations(finite, 2) if baseline is None else ((m, baseline) for m in finite if m != baseline)
@@ -126,35 +114,29 @@ def verdicts(
     return results
 
 
-def make_family(
-    scores: Sequence[Mapping[int, float]], baseline: int | None, *, shared: bool, protocol: str | None = None
-) -> Family | StandardFamily:
+def make_family(scores: Sequence[Mapping[int, float]], baseline: int | None, *, shared: bool) -> Family:
     """Return the comparisons of models with ``MIN_SEEDS`` seeds or more; higher scores are better.
 
     Args:
         scores: scores of each model, by seed. If seeds are shared, all models have the same seeds.
         baseline: index of the model that every model is compared with; None for all pairs.
         shared: True if differences are taken within seeds.
-        protocol: None for the tests of earlier studies.
     """
     means = np.array([math.fsum(by_seed.values()) / len(by_seed) for by_seed in scores])
     sizes = np.array([float(len(by_seed)) for by_seed in scores])
     pairs = pairs_of(len(scores), baseline)
     if shared:
         seeds = sorted(scores[0])
-        score_KN = np.array([[by_seed[s] for s in seeds] for by_seed in scores])
-        if protocol is None:
-            return blocked_family(score_KN, means, baseline)
-        return standard_family(means, sizes, paired(score_KN, pairs), baseline, blocked=True)
-    values = [[*by_seed.values()] for by_seed in scores]
-    # Exactly 0 if all values are equal, despite rounding errors.
-    variances = np.array([0.0 if min(v) == max(v) else float(np.var(v, ddof=1)) for v in values])
-    if protocol is None:
-        return independent_family(means, variances, sizes, baseline)
-    return standard_family(means, sizes, welch(variances, sizes, pairs), baseline, blocked=False)
+        errors = paired(np.array([[by_seed[s] for s in seeds] for by_seed in scores]), pairs)
+    else:
+        values = [[*by_seed.values()] for by_seed in scores]
+        # Exactly 0 if all values are equal, despite rounding errors.
+        variances = np.array([0.0 if min(v) == max(v) else float(np.var(v, ddof=1)) for v in values])
+        errors = welch(variances, sizes, pairs)
+    return family_of(means, sizes, errors, baseline, blocked=shared)
 
 
-def _of_family(family: Family | StandardFamily, names: list[str], margin: float) -> list[Verdict]:
+def _of_family(family: Family, names: list[str], margin: float) -> list[Verdict]:
     """Return the verdicts of a family; of all pairs, the better mean of each comes first."""
     p, half, equivalent = family.p_values(), family.half_widths(), family.equivalent(margin)
     detectable, decide = family.detectable(margin), family.seeds_to_decide(margin)

@@ -161,3 +161,21 @@ def test_a_page_keeps_what_stands_around_its_tables() -> None:
     assert fill_page(page, "new\n") == page.replace("old", "new")
     with pytest.raises(ValueError, match="no lines"):
         fill_page("nothing", "new\n")
+
+
+def test_the_search_of_a_model_is_that_of_the_tuning_runs(track: Track) -> None:
+    """The best and the second-best rate; none where the score is another evaluation than the tuned one."""
+    digits = Workload(name="digits")
+    track = replace(track, workloads=[*track.workloads, digits], tuning_seeds=[100])
+    trials = [(0.001, 0.4), (0.003, 0.8), (0.01, 0.7), (0.03, math.nan)]
+    rows = [
+        row(study=track.rates_folder, task=task, seed=100, learning_rate=rate, validation=score)
+        for task in ("parity", "digits")
+        for rate, score in trials
+    ]
+    rows += [row(), row(task="digits"), row(task="digits", backbone="mamba")]
+    runs = scored_runs(track, pd.DataFrame(rows)).set_index(["task", "arm"])
+    columns = ["tuning_validation", "tuning_second_validation"]
+    assert runs.loc[("digits", "decoder"), columns].tolist() == [0.8, 0.7]
+    assert runs.loc[("digits", "mamba"), columns].isna().all()
+    assert runs.loc[("parity", "decoder"), columns].isna().all()

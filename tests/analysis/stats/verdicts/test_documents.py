@@ -14,7 +14,7 @@ import pytest
 from analysis.load.study import load_study
 from analysis.stats.comparisons import comparisons
 from analysis.stats.verdicts.documents import document_interval, document_totals
-from analysis.stats.verdicts.max_statistic import Array
+from analysis.stats.verdicts.pair_errors import Array
 from tests.results import write_result
 
 WriteRun = Callable[..., Path]
@@ -76,13 +76,13 @@ def test_a_verdict_on_a_text_holds_for_other_documents(write_run: WriteRun, tmp_
     frame = study(write_run, tmp_path / "runs", [0.1, 0.12, 0.08, 0.11] * 5)
     assert document_totals(frame)["decoder"] == pytest.approx(np.array([[250.2, 100.0]] * 20))
     assert verdict(frame) == ["mamba", "better", True, ""]
-    assert verdict(frame.assign(protocol=None)) == ["mamba", "better", True, ""]
+    assert verdict(frame.assign(documents=None)) == ["mamba", "better", True, ""]
 
 
 def test_a_lead_in_one_document_is_no_verdict(write_run: WriteRun, tmp_path: Path) -> None:
     frame = study(write_run, tmp_path / "runs", [2.0, *[-0.01] * 19])
     assert verdict(frame) == ["mamba", "undecided", False, "depends on the documents"]
-    assert verdict(frame.assign(protocol=None)) == ["mamba", "better", True, ""]
+    assert verdict(frame.assign(documents=None)) == ["mamba", "better", True, ""]
 
 
 def test_models_with_scores_of_other_documents_have_no_verdict(write_run: WriteRun, tmp_path: Path) -> None:

@@ -27,58 +27,20 @@ def test_two_models_agree_with_welch() -> None:
     a, b = [2.40, 2.50, 2.30, 2.45], [2.55, 2.75, 2.63]
     [verdict] = verdicts(study(a, b), "lower")
     oracle = stats.ttest_ind(b, a, equal_var=False)
-    assert (verdict.model, verdict.other, verdict.seeds, verdict.test) == ("a", "b", 3, "Welch")
+    assert (verdict.model, verdict.other, verdict.seeds) == ("a", "b", 3)
+    assert verdict.test == "Welch"
     assert verdict.difference == pytest.approx(np.mean(b) - np.mean(a))
     assert verdict.p == pytest.approx(oracle.pvalue, rel=1e-4)
     assert [verdict.low, verdict.high] == pytest.approx([*oracle.confidence_interval(0.95)], rel=1e-4)
 
 
-@pytest.mark.fast
-def test_alike_spreads_agree_with_tukey_and_dunnett() -> None:
-    # The same deviations in another order: every own variance is the pooled one, and the first test, which
-    # has four fifths of the level, decides. From nine seeds no factor.
-    rng = np.random.default_rng(0)
-    noise = rng.normal(0, 0.1, 10)
-    arms = [(rng.permutation(noise) + shift).tolist() for shift in (2.0, 2.1, 2.13, 2.4)]
-    found = verdicts(study(*arms), "higher")
-    oracle = stats.tukey_hsd(*arms)
-    for i, j in combinations(range(4), 2):
-        verdict = pair(found, chr(97 + i), chr(97 + j))
-        assert verdict.p == pytest.approx(min(1.0, oracle.pvalue[i, j] / 0.8), abs=2e-4)
-        assert (verdict.verdict == "better") == (oracle.pvalue[i, j] < 0.04)
-    low = pair(found, "a", "d").low
-    assert low == pytest.approx(oracle.confidence_interval(0.96).low[3, 0], rel=1e-3)
-    against = verdicts(study(*arms), "higher", baseline="a")
-    dunnett = stats.dunnett(*arms[1:], control=arms[0], rng=np.random.default_rng(0))
-    assert [(v.model, v.other) for v in against] == [("b", "a"), ("c", "a"), ("d", "a")]
-    expected = np.minimum(1.0, dunnett.pvalue / 0.8).tolist()
-    assert [v.p for v in against] == pytest.approx(expected, abs=2e-3)
-
-
-def test_a_noisy_model_is_held_to_its_own_variance() -> None:
-    quiet = [[0.0, 0.01, -0.01], [0.005, -0.005, 0.0], [0.01, -0.01, 0.0]]
+def test_a_noisy_model_does_not_hide_the_others() -> None:
+    quiet = [[0.0, 0.01, -0.01], [0.5, 0.51, 0.49], [0.01, -0.01, 0.0]]
     found = verdicts(study(*quiet, [0.5, 1.5, -0.2]), "higher")
-    noisy, alone = pair(found, "a", "d"), pair(found, "a", "b")
+    noisy, apart = pair(found, "a", "d"), pair(found, "a", "b")
     assert noisy.standard_error == pytest.approx(math.sqrt(np.var([0.5, 1.5, -0.2], ddof=1) / 3), rel=1e-3)
-    assert noisy.verdict == "undecided"
-    # The quiet pair pays for the noisy model: its error is the pooled one.
-    assert alone.standard_error > 10 * math.sqrt(2 * 1e-4 / 3)
-
-
-def test_from_five_seeds_on_a_noisy_model_does_not_hide_the_others() -> None:
-    quiet = [[0.0, 0.01, -0.01, 0.02, -0.02], [0.5, 0.51, 0.49, 0.52, 0.48], [0.0, 0.01, -0.01, 0.01, -0.01]]
-    noisy = [3.0, -1.0, 0.4, 1.9, -2.0]
-    found = verdicts(study(*quiet, noisy), "higher")
-    apart = pair(found, "a", "b")
-    welch = stats.ttest_ind(quiet[1], quiet[0], equal_var=False)
-    assert (apart.verdict, apart.test) == ("better", "larger-SE Tukey or Welch")
-    assert apart.p == pytest.approx(6 * welch.pvalue / 0.2, rel=1e-6)  # six pairs, a fifth of the level
-    interval = welch.confidence_interval(1 - 0.2 * 0.05 / 6)
-    assert [apart.low, apart.high] == pytest.approx([*interval], rel=1e-6)
-    assert apart.detectable < 0.5
-    assert pair(found, "a", "d").verdict == "undecided"
-    fewer = verdicts(study(*(arm[:4] for arm in [*quiet, noisy])), "higher")
-    assert pair(fewer, "a", "b").verdict == "undecided"
+    assert (noisy.verdict, apart.verdict) == ("undecided", "better")
+    assert apart.p == pytest.approx(stats.ttest_ind(quiet[1], quiet[0], equal_var=False).pvalue * 6 / 2)
 
 
 def test_direction_decides_who_is_better() -> None:
@@ -139,7 +101,7 @@ def test_shared_seeds_take_differences_within_seeds() -> None:
     apart, blocked = (verdicts(study(*arms), "higher", shared_seeds=shared) for shared in (False, True))
     assert {v.verdict for v in apart} == {"undecided"}
     assert {v.verdict for v in blocked} == {"better"}
-    assert {v.test for v in blocked} == {"larger-SE Tukey, blocked"}
+    assert {v.test for v in blocked} == {"paired t, Benjamini-Hochberg"}
 
 
 def test_shared_seeds_of_two_models_are_the_paired_t_test() -> None:
