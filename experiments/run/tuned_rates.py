@@ -9,6 +9,7 @@ several runs is in part the luckiest, and would be again. A rate at the edge of 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -160,6 +161,13 @@ def read_rates(path: Path) -> TunedRates:
     """A rates.yaml. Raises ConfigError where it is missing or something else."""
     if not path.exists():
         raise ConfigError(f"study.tuned={path} is not there: {_commands(path)}")
+    status = path.stat()
+    return _parsed(path, status.st_mtime_ns, status.st_size)
+
+
+@lru_cache(maxsize=8)
+def _parsed(path: Path, modified: int, size: int) -> TunedRates:
+    """Return the content of a file, once for all runs of a sweep as long as the file is the same."""
     values = read_yaml(path, f"study.tuned={path} must be a file of archbench rates")
     try:
         return typed(TunedRates, values, "")

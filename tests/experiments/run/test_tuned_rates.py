@@ -13,6 +13,7 @@ from omegaconf import OmegaConf
 
 from analysis import rates
 from experiments.config import CONF
+from experiments.run import tuned_rates
 from experiments.run.tuned_rates import read_rates
 from experiments.runtime.errors import ConfigError
 from tests.experiments import commands
@@ -193,3 +194,18 @@ def test_a_fixed_grid_takes_the_rate_at_its_edge(tmp_path: Path) -> None:
 
 def test_rates_that_analysis_wrote_are_read_whole(tmp_path: Path) -> None:
     assert confirm(tmp_path, undecided=[0.01]).optimizer.learning_rate == 0.02
+
+
+def test_a_file_is_read_again_after_a_change_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def write(rate: float) -> None:
+        arms = [{**ARM, "learning_rate": rate}]
+        path.write_text(yaml.safe_dump({"study": "tune", "seeds": [100], "arms": arms}))
+
+    read, honest = [], tuned_rates.read_yaml
+    monkeypatch.setattr(tuned_rates, "read_yaml", lambda *words: read.append(words) or honest(*words))
+    path = tmp_path / "rates.yaml"
+    write(0.003)
+    assert [read_rates(path).arms[0].learning_rate for _ in range(3)] == [0.003] * 3
+    assert len(read) == 1
+    write(0.0056)
+    assert read_rates(path).arms[0].learning_rate == 0.0056
