@@ -11,7 +11,12 @@ from analysis.track.rules import Track
 
 INCHES = (1.05, 0.36)
 """Width and height of a cell."""
-CAPTION = "Mean score. Colour: share of the models of its type that it is better than, less worse than."
+DARK = 0.75
+"""Share above which a cell is so dark that its text is white."""
+CAPTION = (
+    "Mean score. Colour: share of the models of its type that a model is better than (blue), minus the share "
+    "that it is worse than (red); white: undecided."
+)
 
 
 def overview(track: Track, arms: pd.DataFrame, pairs: pd.DataFrame) -> Figure | None:
@@ -46,7 +51,8 @@ def overview(track: Track, arms: pd.DataFrame, pairs: pd.DataFrame) -> Figure | 
         for column, task in enumerate(tasks):
             if (model, task) in arms.index:
                 text = f"{arms.loc[(model, task), 'score']:.3f}"
-                axes.text(column + 0.5, row + 0.5, text, ha="center", va="center", fontsize=9)
+                colour = "white" if abs(shares[row][column]) > DARK else "black"
+                axes.text(column + 0.5, row + 0.5, text, ha="center", va="center", fontsize=9, color=colour)
     axes.set_xticks([index + 0.5 for index in range(len(tasks))], [t.replace("_", "\n") for t in tasks])
     axes.set_yticks([index + 0.5 for index in range(len(models))], models)
     axes.tick_params(length=0, top=True, labeltop=True, bottom=False, labelbottom=False)
