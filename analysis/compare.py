@@ -30,6 +30,7 @@ from analysis.figures.files import FILE_FORMATS, figure_bytes
 from analysis.figures.matplotlib_export import printed
 from analysis.figures.verdicts import verdict_figure
 from analysis.files import csv_text, parquet, write
+from analysis.load.arm_names import arm_names_without_folders
 from analysis.load.study import load_history, load_study
 from analysis.report.page import Findings, find, render_page
 from analysis.speed.rows import load_all_modes
@@ -134,7 +135,7 @@ def stored_frame(path: Path) -> pd.DataFrame:
         return frame.assign(path=[f"{path}/{folder.lstrip('/')}" for folder in frame["path"]])
     # Frames of tracks have neither: they name places of one machine.
     keys = frame["study"] + "/" + frame["cell"] + "-" + frame["digest"] + "/s" + frame["seed"].astype(str)
-    return frame.assign(path=f"{path}/" + keys, arm=frame["backbone"])
+    return frame.assign(path=f"{path}/" + keys, arm=arm_names_without_folders(frame))
 
 
 def publish(comparison: Comparison) -> None:

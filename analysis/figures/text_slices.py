@@ -20,7 +20,7 @@ GROUPINGS = {
 def slice_gains(table: pd.DataFrame, frame: pd.DataFrame) -> go.Figure | None:
     """Draw the gain of each model over its baseline on each slice (right: better); None without gains.
 
-    Bars are the simultaneous 95% interval over seeds, or, with too few seeds, twice the standard error over
+    Bars are the 95% interval over seeds, or, with too few seeds, twice the standard error over
     documents. Each task has a panel for each grouping, for the likelihood type with the most models.
 
     Args:

@@ -11,7 +11,7 @@ from analysis.findings.claims import BETTER, Claim
 from analysis.findings.frames import Frames
 from analysis.stats.arms import finished, mixed_data
 from analysis.stats.comparisons import comparisons, verdict_of
-from analysis.stats.verdicts.documents import DEPENDS_ON_DOCUMENTS
+from analysis.stats.verdicts.documents import DEPENDS_ON_DOCUMENTS, NO_DOCUMENTS
 from analysis.stats.verdicts.tuning import DEPENDS_ON_TUNING
 from analysis.stats.verdicts.verdict import NO_SPREAD
 from analysis.track.results import with_score
@@ -119,7 +119,7 @@ def _judge(name: str, claim: Claim, runs: pd.DataFrame) -> Finding:
         confirmed = -claim.effect < low and high < claim.effect
         refuted = low > claim.effect or high < -claim.effect
     verdict = CONFIRMED if confirmed else REFUTED if refuted else UNDECIDED  # undecided if they are NaN
-    if reason in (DEPENDS_ON_TUNING, DEPENDS_ON_DOCUMENTS):
+    if reason in (DEPENDS_ON_TUNING, DEPENDS_ON_DOCUMENTS, NO_DOCUMENTS):
         verdict = UNDECIDED
     return replace(
         finding, verdict=verdict, difference=difference, low=low, high=high, p=float(pair["p"]),

@@ -6,6 +6,7 @@ kind=alibi``, tables split it again: ``split_name``.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pandas as pd
@@ -20,13 +21,27 @@ def arm_names(frame: pd.DataFrame) -> pd.Series:
     """
     identity = frame["cell"] + "-" + frame["digest"]
     table = frame["task"] + " " + frame["scale"]
-    names = frame["backbone"].astype(str)
-    candidates = (
+    return _shortest(
+        frame,
         lambda: frame["backbone"] + " " + frame["objective"],
         lambda: frame["backbone"] + _settings(frame, identity, table + " " + frame["backbone"]),
-        lambda: identity,
     )
-    for longer in candidates:
+
+
+def arm_names_without_folders(frame: pd.DataFrame) -> pd.Series:
+    """Return the shortest unique name: the backbone; with the learning rate; cell and digest."""
+    return _shortest(
+        frame,
+        lambda: frame["backbone"] + frame["learning_rate"].map(lambda rate: f" learning_rate={rate:g}"),
+    )
+
+
+def _shortest(frame: pd.DataFrame, *candidates: Callable[[], pd.Series]) -> pd.Series:
+    """Return the backbone, where it is no unique name the first candidate that is, else cell and digest."""
+    identity = frame["cell"] + "-" + frame["digest"]
+    table = frame["task"] + " " + frame["scale"]
+    names = frame["backbone"].astype(str)
+    for longer in (*candidates, lambda: identity):
         shared = identity.groupby([table, names]).transform("nunique") > 1
         if shared.any():
             names = names.where(~shared, longer())

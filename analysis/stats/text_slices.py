@@ -61,7 +61,7 @@ def slice_table(frame: pd.DataFrame) -> pd.DataFrame:
     """Return one row for each slice of each model, baselines included; the columns are ``COLUMNS``.
 
     ``share`` is the slice's fraction of the bytes, ``score`` its mean bits per token, ``gain`` the score of
-    the ``baseline`` of its likelihood type minus the model's, with the simultaneous 95% interval over
+    the ``baseline`` of its likelihood type minus the model's, with the 95% interval over
     seeds (``low``, ``high``) and its ``verdict``; ``item_se`` is the standard error of the gain over
     documents. ``part`` is the slice's contribution to the model's gain in bits per byte of the full text,
     ``fraction`` the contribution divided by that gain. The columns after ``seeds`` are empty for baselines.
@@ -137,11 +137,13 @@ def difference_error(rows_a: pd.DataFrame, rows_b: pd.DataFrame) -> float:
 
     The values are means over the seeds of each model. Both models are scored on the same documents, so
     their common variation cancels (difference of two ratios of sums, linearised as in Cochran 1977,
-    section 6.14). NaN if only one group has tokens of the slice.
+    section 6.14). NaN if only one group has tokens of the slice, or runs were scored on other documents.
 
     Args:
         rows_a, rows_b: rows of ``run_slices`` of a model and a slice.
     """
+    if len({part.shape for rows in (rows_a, rows_b) for part in rows["clusters"]}) > 1:
+        return math.nan
     sums = [np.mean(np.stack(rows["clusters"].tolist()), axis=0).T for rows in (rows_a, rows_b)]
     groups = int(np.any([tokens_C > 0 for _, tokens_C in sums], axis=0).sum())
     residual_C = ratio_residuals(*sums[0]) - ratio_residuals(*sums[1])

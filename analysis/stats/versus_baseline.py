@@ -15,10 +15,10 @@ def with_differences(frame: pd.DataFrame) -> pd.DataFrame:
     """Return ``arm_table`` with each arm's difference from the baseline of its likelihood type.
 
     Further columns: ``rank`` (see ``ranks``), ``baseline``, ``gain`` (positive where the arm is better than
-    the baseline), ``gain_low`` and ``gain_high`` (its simultaneous 95% interval), ``gain_error`` (standard
-    error), ``gain_seeds``, ``gain_p``, and ``verdict``, ``separated``, ``detectable``, ``seeds_to_decide``,
-    ``margin``, ``reason`` and ``test`` as in ``comparisons``. They are empty for the baseline, for
-    references, and for arms that are not compared.
+    the baseline), ``gain_low`` and ``gain_high`` (the interval that agrees with its test), ``gain_error``
+    (standard error), ``gain_seeds``, ``gain_p``, and ``verdict``, ``separated``, ``detectable``,
+    ``seeds_to_decide``, ``margin``, ``reason`` and ``test`` as in ``comparisons``. They are empty for the
+    baseline, for references, and for arms that are not compared.
     """
     arms, pairs = arm_table(frame), comparisons(frame)
     differences: dict[int, dict[str, object]] = {}

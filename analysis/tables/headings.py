@@ -117,14 +117,16 @@ def how_compared(pairs: pd.DataFrame, *notes: str) -> list[str]:
     if not tests:
         return [f"Nothing is tested: {'; '.join(map(untested, pairs['reason'].unique()))}.", *notes]
     of_what = "differences are of solve rates; " if "solve rate" in tests else ""
-    text = f"Test: {tests}; p and intervals of differences corrected for {families} of a likelihood type"
+    text = f"Test: {tests}; p corrected for {families} of a likelihood type, and intervals agree with it"
+    if pairs["test"].str.contains("solve rate").all():
+        return [f"{text}; {of_what.removesuffix('; ')}.", *notes]
     return [f"{text}; {of_what}equivalent: within {margin:g}{'' if unit == 'share' else f' {unit}'}.", *notes]
 
 
 def untested(reason: str) -> str:
     """Return an explanation of a ``reason`` of ``analysis.stats.comparisons`` for not testing a pair."""
     explanations = {
-        NO_SPREAD: "no model differs between its seeds",
+        NO_SPREAD: "neither model of a pair differs between its seeds",
         UNLEARNED: "pairs of which neither model has learned the task are not compared",
     }
     return explanations.get(reason, f"a verdict takes {MIN_SEEDS} seeds of each model")

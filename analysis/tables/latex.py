@@ -41,13 +41,13 @@ def escape(text: str) -> str:
 
 def render_latex(frame: pd.DataFrame) -> str:
     """Return a table for each task and scale. Bold: models that may be the best of their likelihood type."""
-    arms, pairs = with_differences(frame), comparisons(frame)
+    arms, pairs, warnings = with_differences(frame), comparisons(frame), study_warnings(frame)
     parts = [r"% Needs \usepackage{booktabs} and, as the tables are wide, \usepackage{graphicx}."]
     for (task, scale), rows in scale_groups(arms):
         table_pairs = pairs[(pairs["task"] == task) & (pairs["scale"] == scale)]
         runs = frame[(frame["task"] == task) & (frame["scale"] == scale)]
         notes = [*answers(rows), *joined_lines(frame)]
-        notes += [f"Warning: {warning}." for warning in study_warnings(frame)]
+        notes += [f"Warning: {warning}." for warning in warnings]
         notes += [*scored_line(runs), *item_line(rows), *how_compared(table_pairs, COLUMNS_NOTE)]
         notes.append("Bold: may be the best of its likelihood type.")
         caption = f"{title(rows)}. {held_equal(runs)} {counts_line(frame)}"

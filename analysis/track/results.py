@@ -25,7 +25,8 @@ def scored_runs(track: Track, frame: pd.DataFrame) -> pd.DataFrame:
     """Return the runs with test seeds, with the score of their workload.
 
     If a model was run with multiple settings (digests), the newest is used. If a workload is scored on an
-    extra evaluation, such as a greater length, ``score`` is that; its error over items is not recorded.
+    extra evaluation, such as a greater length, ``score`` is that; its error over items is not recorded. The
+    columns of the search of the learning rate are those of ``analysis.track.tuning.with_tuning``.
     """
     names = [workload.name for workload in track.workloads]
     rows = newest_settings(frame[(frame["study"] == track.folder) & frame["task"].isin(names)])

@@ -58,7 +58,8 @@ def with_tuning(track: Track, runs: pd.DataFrame, frame: pd.DataFrame) -> pd.Dat
     models = pd.MultiIndex.from_frame(runs[["task", "backbone"]])
     searched = pd.DataFrame([found.get(key, [math.nan] * 2) for key in models], runs.index, columns, float)
     recorded = runs.reindex(columns=columns).astype(float)
-    return runs.assign(**recorded.where(recorded.notna(), searched))
+    has_record = recorded["tuning_validation"].notna()
+    return runs.assign(**recorded.where(has_record, searched, axis=0))
 
 
 def write_rates(track: Track, frame: pd.DataFrame, runs: Path) -> pd.DataFrame:

@@ -78,7 +78,7 @@ class StudyConfig:
     name: str = MISSING
     """Name of the study, the folder of its runs."""
     protocol: str | None = None
-    """Version of the rules of tuning: ``1.0``; null for a grid of rates. Verdicts have the same rules."""
+    """Version of the rules of tuning: ``1.0``; null for a grid of rates. Verdicts do not depend on it."""
     baseline: str | None = None
     """Model that all other models are compared with; null compares all pairs and shows the best model."""
     explains: str | None = None

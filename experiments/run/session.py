@@ -73,6 +73,7 @@ def open_run(settings: Settings) -> Iterator[RunSession | None]:
         dims = make_parallel_dims(settings.parallel, device.type, settings.budget)
         folder = RunFolder(settings.folder, writes=collectives.is_rank_zero())
         console = Console(f"{settings.cell} s{settings.seed}", quiet=not collectives.is_rank_zero())
+        signals = guards.enter_context(ExitStack())
         lock = RunLock(folder.root)
         collectives.run_on_rank_zero(lambda: resume_compatibility.check_config(settings, folder.root))
         ended = has_ended(folder)
@@ -89,7 +90,7 @@ def open_run(settings: Settings) -> Iterator[RunSession | None]:
             kernels=settings.device.kernels,
             deterministic=settings.device.deterministic,
         )
-        session = RunSession(settings, dims, folder, console, lock, guards)
+        session = RunSession(settings, dims, folder, console, lock, signals)
         failure: BaseException | None = None
         try:
             yield session
@@ -113,8 +114,8 @@ class RunSession:
     folder: RunFolder
     console: Console
     lock: RunLock
-    guards: ExitStack
-    """Closed when the session ends."""
+    signals: ExitStack
+    """Closed when the session has released the lock."""
     trainer: Trainer | None = None
     """None until the model is ready to be trained."""
     result: RunResult = field(init=False)
@@ -157,7 +158,7 @@ class RunSession:
             derived(self.result, folder.provenance()),
             steps=run_plan.cost.planned.steps,
         )
-        self.interruptions = self.guards.enter_context(
+        self.interruptions = self.signals.enter_context(
             Interruptions(settings.trainer.preemption_margin_seconds, clock=collectives.is_rank_zero())
         )
 

@@ -33,7 +33,8 @@ SIGNALS = tuple(
 class Interruptions:
     """Records reasons to stop a run, from ``with`` to its end.
 
-    A signal that stopped nothing, because it came too late, is then raised again for whoever began the run.
+    A signal that stopped nothing, because it came after the last check, is then raised again for whoever
+    began the run, such as a sweep; not where it would kill the process.
     """
 
     def __init__(self, margin: float, *, clock: bool = True) -> None:
@@ -59,7 +60,7 @@ class Interruptions:
     ) -> None:
         for signal_number, handler in self._before.items():
             signal.signal(signal_number, handler)
-        if self._signal is not None and not isinstance(error, Preempted):
+        if self._signal is not None and error is None and callable(signal.getsignal(self._signal)):
             signal.raise_signal(self._signal)
 
     @property
@@ -76,7 +77,7 @@ class Interruptions:
 
 
 def deferred() -> Interruptions:
-    """Return a context in which signals to stop wait for its end, for what must not be left in the middle."""
+    """Return a context in which signals to stop wait for its end, as for what must not be left half done."""
     return Interruptions(margin=0, clock=False)
 
 

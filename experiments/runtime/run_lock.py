@@ -68,7 +68,7 @@ class RunLock:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        with deferred():  # one that raised here would leave the lock
+        with deferred():  # a signal that raised here would leave the lock
             self._done.set()
             self._thread.join()
             with contextlib.suppress(OSError):

@@ -179,6 +179,24 @@ def test_f11_a_signal_after_the_last_step_leaves_a_complete_run_and_no_lock(
     record("F11", f"signal {moment}", 1, "the run is complete, its lock released, exit 75")
 
 
+def test_a_late_signal_does_not_kill_a_process_that_nobody_asked_to_handle_it() -> None:
+    """Of several processes of a run, each ends as if the signal had not come: its lock is still there."""
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+    with Interruptions(0) as interruptions:
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert interruptions.reason == "stopped by SIGTERM"
+
+
+def test_a_late_signal_does_not_replace_an_error() -> None:
+    def fail() -> None:
+        with stops_at_once(), Interruptions(0):
+            os.kill(os.getpid(), signal.SIGTERM)
+            raise RunError("disk")
+
+    with pytest.raises(RunError, match="disk"):
+        fail()
+
+
 def test_a_signal_that_is_ignored_stays_ignored() -> None:
     """``nohup`` starts a program so that it outlives its terminal."""
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)

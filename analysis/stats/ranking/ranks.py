@@ -104,8 +104,8 @@ def ranks(rows: pd.DataFrame, pairs: pd.DataFrame) -> dict[str, str]:
     """Return the range of ranks within its likelihood type that each arm may have.
 
     An arm's best rank is one after all arms that are better, its worst rank one before all that are worse.
-    Better is transitive, because the verdicts of a family hold simultaneously. Arms that have not learned the
-    task have no rank.
+    Better is transitive: if two verdicts are true, so is the one that they imply. Arms that have not learned
+    the task have no rank.
     """
     rank_ranges = {}
     arms = rows[(rows["kind"] == "arm") & (rows["seeds"] > 0)]

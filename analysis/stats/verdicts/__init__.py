@@ -1,1 +1,1 @@
-"""Tests between models: the verdict, what could be detected, and the simulation that chose the test."""
+"""Tests between models: the verdict, what could be detected, and simulated studies."""

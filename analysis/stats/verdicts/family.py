@@ -106,12 +106,14 @@ class Family:
         return np.asarray(self._corrected(stats.t.sf(nearer, self.freedom)) < LEVEL) & (margin > 0)
 
     def detectable(self, margin: float = 0.0) -> Array:
-        """Return the true difference that each pair's test finds with 80% power, above the margin.
+        """Return the true difference with which each pair is called better or worse with 80% power.
 
-        The correction is Bonferroni's. The standard deviation is assumed to be the estimated one.
+        The observed difference must be significant, with Bonferroni's correction, and above the margin. The
+        standard deviation is assumed to be the estimated one.
         """
         critical = stats.t.isf(LEVEL / 2 / len(self.pairs), self.freedom)
-        return np.maximum(self.error * special.nctdtrinc(self.freedom, 1 - POWER, critical), margin)
+        significant = self.error * special.nctdtrinc(self.freedom, 1 - POWER, critical)
+        return np.maximum(significant, margin + (self.error * special.ndtri(POWER) if margin else 0.0))
 
     def seeds_to_decide(self, margin: float = 0.0) -> list[int | None]:
         """Return for each pair the fewest seeds of each model that decide the observed difference.
@@ -132,7 +134,7 @@ class Family:
             inside = margin - larger.error * stats.t.isf(LEVEL / len(self.pairs), larger.freedom)
             equivalent = special.ndtr((inside - size) / larger.error)
             equivalent -= special.ndtr((-inside - size) / larger.error)
-            found = np.where(size > margin, larger.detectable() <= size, equivalent >= POWER)
+            found = np.where(size > margin, larger.detectable(margin) <= size, equivalent >= POWER)
             for pair in np.flatnonzero(found):
                 fewest[pair] = fewest[pair] or seeds
             if None not in fewest:

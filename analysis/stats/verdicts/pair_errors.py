@@ -46,7 +46,13 @@ def welch(variance_RK: Array, size_K: Array, pair_P2: Pairs) -> PairErrors:
 
 
 def paired(score_RKN: Array, pair_P2: Pairs) -> PairErrors:
-    """Return the errors of the differences within seeds, from the two models of each pair."""
+    """Return the errors of the differences within seeds, from the two models of each pair.
+
+    The variance is 0 if all differences are equal, up to rounding.
+    """
     seeds, (a_P, b_P) = score_RKN.shape[-1], pair_P2.T
-    variance_RP = (score_RKN[..., a_P, :] - score_RKN[..., b_P, :]).var(axis=-1, ddof=1) / seeds
+    difference_RPN = score_RKN[..., a_P, :] - score_RKN[..., b_P, :]
+    rounding_R1 = 8 * np.finfo(float).eps * np.abs(score_RKN).max(axis=(-1, -2))[..., None]
+    variance_RP = difference_RPN.var(axis=-1, ddof=1) / seeds
+    variance_RP = np.where(np.ptp(difference_RPN, axis=-1) > rounding_R1, variance_RP, 0.0)
     return PairErrors(variance_RP, np.full(variance_RP.shape, seeds - 1.0))

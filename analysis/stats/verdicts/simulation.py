@@ -13,8 +13,10 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
+from scipy import stats
 
-from analysis.stats.verdicts.pair_errors import Array
+from analysis.stats.verdicts.family import LEVEL, MIN_SEEDS, MOST_SEEDS, POWER
+from analysis.stats.verdicts.pair_errors import Array, welch
 from analysis.stats.verdicts.simulated_procedures import (
     Procedure,
     Studies,
@@ -106,7 +108,7 @@ def power(
     against_baseline: bool,
     models: int = 7,
 ) -> float:
-    """Return how often a model is detected that is better than each other one by ``shift`` deviations."""
+    """Return how often a model is told apart from another one; it is better by ``shift`` deviations."""
     rng = np.random.default_rng(seeds)
     scores = rng.normal(size=(replicates, models, seeds))
     scores[:, -1] += shift
@@ -117,7 +119,7 @@ def power(
 def solve_power(
     procedure: Procedure, seeds: int, replicates: int, *, against_baseline: bool, models: int = 7
 ) -> float:
-    """Return how often a model that always solves a task is detected among models that solve it in 30%."""
+    """Return how often a model that always solves a task is told apart from one that solves it in 30%."""
     rng = np.random.default_rng(seeds)
     scores = np.where(rng.random((replicates, models, seeds)) < 0.3, 1.0, 0.3)
     scores[:, -1] = 1.0
@@ -171,6 +173,50 @@ def further(replicates: int) -> list[str]:
     return lines
 
 
+def equivalence_power(margin: float, seeds: int, replicates: int) -> float:
+    """Return how often two equal models are called equivalent within ``margin`` standard deviations."""
+    scores = np.random.default_rng(seeds).normal(size=(replicates, 2, seeds))
+    errors = welch(scores.var(axis=-1, ddof=1), np.full(2, float(seeds)), np.array([[0, 1]]))
+    half_R1 = errors.error * stats.t.isf(LEVEL, errors.freedom)
+    return float((np.abs(np.diff(scores.mean(axis=-1))) + half_R1 < margin).mean())
+
+
+def seed_questions(replicates: int) -> dict[str, Callable[[int], float]]:
+    """Return the power with a number of seeds for each question of the page."""
+
+    def of_means(shift: float, against: bool, models: int = 7) -> Callable[[int], float]:
+        return lambda n: power(means, shift, n, replicates, against_baseline=against, models=models)
+
+    def of_counts(against: bool, models: int = 7) -> Callable[[int], float]:
+        return lambda n: solve_power(solve_counts, n, replicates, against_baseline=against, models=models)
+
+    def of_equivalence(margin: float) -> Callable[[int], float]:
+        return lambda n: equivalence_power(margin, n, replicates)
+
+    cases = {"one of seven against a baseline": True, "one of seven, all pairs": False}
+    questions = {}
+    for shift in (5, 3, 2, 1):
+        questions[f"{shift} SD, two models"] = of_means(shift, True, 2)
+        questions |= {f"{shift} SD, {case}": of_means(shift, against) for case, against in cases.items()}
+    questions["solve rate of 1 or 0.3, two models"] = of_counts(True, 2)
+    questions |= {f"solve rate of 1 or 0.3, {case}": of_counts(against) for case, against in cases.items()}
+    return questions | {f"equivalence within {m:g} SD, two models": of_equivalence(m) for m in (2, 1, 0.5)}
+
+
+def fewest_seeds(power_of: Callable[[int], float]) -> int:
+    """Return the fewest seeds with 80% power, which one more seed has, too.
+
+    The power of exact tests does not grow with each seed.
+    """
+    enough = MIN_SEEDS
+    for seeds in range(MIN_SEEDS, MOST_SEEDS):
+        if power_of(seeds) < POWER:
+            enough = seeds + 1
+        elif seeds > enough:
+            break
+    return enough
+
+
 def main(arguments: Sequence[str]) -> int:
     """Print the tables; the first argument is the number of replicates."""
     replicates = int(arguments[0]) if arguments else REPLICATES
@@ -181,6 +227,9 @@ def main(arguments: Sequence[str]) -> int:
             print("|" + " --- |" * len(row))
     print()
     print("\n".join(f"- {line}" for line in further(replicates)))
+    print("\nFewest seeds of each model with 80% power:\n")
+    for question, power_of in seed_questions(replicates).items():
+        print(f"- {question}: {fewest_seeds(power_of)}")
     return 0
 
 

@@ -2,10 +2,10 @@
 
 If training jumps, scores have two values and are not normally distributed: Welch's test finds a difference
 in up to 29% of studies of equal models with three seeds. The exact test of the two counts keeps its level.
-Against a baseline, Holm's correction controls the family-wise error. For all pairs with five seeds, Holm's
-correction could never reject; there Benjamini and Hochberg's (1995) procedure controls the false discovery
-rate, and the family-wise error in studies of equal models. It needs at least 10 seeds to detect a model that
-always solves the task against one with a solve rate of 30%.
+Against a baseline, Holm's correction controls the family-wise error. For more than 25 pairs with five seeds
+it could never reject; for all pairs Benjamini and Hochberg's (1995) procedure controls the false discovery
+rate, and the family-wise error in studies of equal models. About 10 seeds detect a model that always solves
+the task against one with a solve rate of 30%.
 
 Counts ignore how far models get that do not solve the task: their scores are in the tables, without a test.
 """
@@ -22,7 +22,7 @@ from scipy import stats
 
 from analysis.stats.intervals import rate_difference_interval
 from analysis.stats.verdicts.exact_tests import boschloo, boschloo_table
-from analysis.stats.verdicts.family import LEVEL, MIN_SEEDS, MOST_SEEDS, POWER, correct
+from analysis.stats.verdicts.family import LEVEL, MIN_SEEDS, MOST_SEEDS, POWER, correct, interval_level
 from analysis.stats.verdicts.verdict import BETTER, SEED_COUNTS, UNDECIDED, WORSE, Verdict, untested
 
 COUNT_TEST = "Boschloo, solve rate"
@@ -33,8 +33,8 @@ Counts = tuple[int, int]
 def solve_verdicts(counts: Mapping[str, Counts], *, baseline: str | None = None) -> list[Verdict]:
     """Return the verdicts of a family on solve rates: against the baseline, or all pairs without one.
 
-    Intervals are Newcombe's, at a level with Bonferroni's correction; for all pairs, the correction controls
-    the false coverage rate (Benjamini and Yekutieli 2005). No pair is called equivalent.
+    Intervals are Newcombe's at the level of ``family.interval_level``, widened to contain 0 if the exact test
+    does not reject. No pair is called equivalent.
 
     Args:
         counts: of each model.
@@ -48,9 +48,7 @@ def solve_verdicts(counts: Mapping[str, Counts], *, baseline: str | None = None)
     tested = [pair for pair in pairs if min(counts[name][1] for name in pair) >= MIN_SEEDS]
     raw_P = np.array([boschloo(counts[model], counts[other]) for model, other in tested])
     p_values = correct(raw_P, all_pairs=baseline is None).tolist()
-    comparisons = float(len(tested))
-    if baseline is None:
-        comparisons /= max(1, sum(p < LEVEL for p in p_values))
+    comparisons = LEVEL / interval_level(np.array(p_values), all_pairs=baseline is None)
     results = [
         _verdict(pair, (counts[pair[0]], counts[pair[1]]), p, comparisons)
         for pair, p in zip(tested, p_values, strict=True)
@@ -100,7 +98,10 @@ def _detectable_rate(rate: float, seeds: int, comparisons: float) -> float:
 
 @cache
 def _seeds(lower: float, upper: float, comparisons: float) -> int | None:
-    """Return the fewest seeds of each model that would decide the observed rates with 80% power."""
+    """Return a number of seeds of each model that would decide the observed rates with 80% power.
+
+    Power grows with the seeds, but not at each step, so that fewer may be enough by chance of the counts.
+    """
     low, high = MIN_SEEDS - 1, MOST_SEEDS + 1
     while high - low > 1 and lower < upper:
         middle = (low + high) // 2

@@ -23,12 +23,13 @@ def hold_for_tuning(verdict: Verdict, runs: pd.DataFrame) -> Verdict:
         verdict: of the test over seeds.
         runs: runs of the models, with the columns ``tuning_validation`` and ``tuning_second_validation``.
     """
-    if verdict.verdict not in (BETTER, WORSE) or "tuning_validation" not in runs:
+    columns = ["tuning_validation", "tuning_second_validation"]
+    if verdict.verdict not in (BETTER, WORSE) or not set(columns) <= set(runs):
         return verdict
     better, worse = verdict.model, verdict.other
     if verdict.verdict == WORSE:
         better, worse = worse, better
-    first = runs.groupby("arm")[["tuning_validation", "tuning_second_validation"]].first()
+    first = runs.groupby("arm")[columns].first()
     best_of_worse = float(first.loc[worse, "tuning_validation"])
     if math.isnan(best_of_worse) or math.isnan(float(first.loc[better, "tuning_validation"])):
         return verdict

@@ -19,7 +19,7 @@ from analysis.stats.verdicts.pair_errors import paired, welch
 BETTER, WORSE, EQUIVALENT, UNDECIDED = "better", "worse", "equivalent", "undecided"
 SEED_COUNTS = {0: "no seed", 1: "one seed", 2: "two seeds"}
 NO_SPREAD = "no spread"
-"""Reason if no model of the family has any spread over its seeds."""
+"""Reason if neither model of a pair has any spread over its seeds."""
 BELOW_MARGIN = "below the margin"
 """Reason if a difference is significant but neither above the margin nor equivalent."""
 
@@ -36,13 +36,13 @@ class Verdict:
     standard_error: float
     low: float
     high: float
-    """Ends of the simultaneous 95% interval, corrected like the p-value; NaN if the pair is not tested."""
+    """Ends of the interval that agrees with the corrected test; NaN if the pair is not tested."""
     p: float
     """Corrected for all comparisons of the family; NaN if the pair is not tested."""
     verdict: str
     """``better``, ``worse``, ``equivalent`` or ``undecided``, of ``model``."""
     detectable: float
-    """Difference detected with 80% power with these seeds and the same correction; NaN if not tested."""
+    """Difference detected with 80% power with these seeds; NaN if not tested."""
     seeds_to_decide: int | None
     """Seeds of each model that would decide the observed difference, with the same power; None above 100."""
     reason: str
@@ -70,7 +70,7 @@ def verdicts(
         baseline: name of the model that every model is compared with.
         margin: difference below which models count as equivalent, in units of the score.
         shared_seeds: True if a seed determines the same randomness for each model, so that differences are
-            taken within seeds (blocked form).
+            taken within the seeds that all models have. Ignored if these are fewer than ``MIN_SEEDS``.
 
     Raises:
         ValueError: the direction is invalid, or the baseline is not one of the models.
@@ -107,9 +107,9 @@ def verdicts(
             continue
         means = [np.mean([*finite[m].values()]) if finite[m] else math.nan for m in (model, other)]
         fewest = min(sizes[model], sizes[other])
-        reason = SEED_COUNTS.get(fewest, f"fewer than {MIN_SEEDS} seeds in common")
+        difference = float(means[0] - means[1])
         results.append(
-            untested(model, other, difference=float(means[0] - means[1]), seeds=fewest, reason=reason)
+            untested(model, other, difference=difference, seeds=fewest, reason=SEED_COUNTS[fewest])
         )
     return results
 

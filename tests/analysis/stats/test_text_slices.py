@@ -14,7 +14,7 @@ import pytest
 
 from analysis.figures.text_slices import slice_gains
 from analysis.load.study import load_study
-from analysis.stats.text_slices import run_slices, slice_sentences, slice_table
+from analysis.stats.text_slices import difference_error, run_slices, slice_sentences, slice_table
 from analysis.stats.verdicts.verdict import verdicts
 from analysis.tables.slices import recall_grid, slice_grids
 from experiments.tasks.metrics import ratio_standard_error
@@ -120,6 +120,14 @@ def test_a_slice_of_one_document_has_no_error_over_documents(sliced: Any, monkey
     for bits in BITS.values():
         monkeypatch.setitem(bits, "repeats", [sum(bits["repeats"]), 0.0, 0.0])
     assert math.isnan(cell(slice_table(sliced()), "mamba", "repeats")["item_se"])
+
+
+def test_runs_on_other_documents_have_no_error_over_documents(sliced: Any) -> None:
+    runs = run_slices(sliced(["decoder", "mamba"]))
+    decoder, mamba = (runs[(runs["arm"] == arm) & (runs["slice"] == "new")] for arm in ("decoder", "mamba"))
+    fewer = mamba.assign(clusters=[clusters[:2] for clusters in mamba["clusters"]])
+    assert math.isfinite(difference_error(decoder, mamba))
+    assert math.isnan(difference_error(decoder, fewer))
 
 
 def test_two_seeds_have_gains_and_no_verdict(sliced: Any) -> None:

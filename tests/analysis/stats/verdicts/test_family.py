@@ -180,7 +180,16 @@ def test_with_a_margin_seeds_decide_that_models_are_equivalent() -> None:
 
 
 def test_a_difference_below_the_margin_is_not_called_detectable() -> None:
-    assert float(family([0.0, 0.0], 5, 0.001).detectable(0.5)[0]) == 0.5
+    assert float(family([0.0, 0.0], 5, 0.001).detectable(0.5)[0]) == pytest.approx(0.5, abs=0.001)
+
+
+def test_a_difference_just_above_the_margin_is_often_measured_below_it() -> None:
+    """The observed difference must be above the margin, too."""
+    families = family([0.0, 0.0], 5, 0.1)
+    shift = float(families.detectable(1.0)[0])
+    rng = np.random.default_rng(0)
+    observed = shift + rng.normal(size=4000) * 0.1 * (2 / 5) ** 0.5
+    assert (observed > 1.0).mean() == pytest.approx(0.8, abs=0.02)
 
 
 def test_two_one_sided_tests_by_hand() -> None:

@@ -29,3 +29,8 @@ def test_models_without_spread_have_no_error() -> None:
     errors = welch(np.zeros(2), np.full(2, 5.0), PAIR)
     assert (errors.variance[0], errors.freedom[0]) == (0, 1)
     assert np.isnan(errors.positive().error[0])
+
+
+def test_equal_differences_within_seeds_have_no_error_despite_rounding() -> None:
+    errors = paired(np.array([[0.1, 0.2, 0.3], [0.4, 0.5, 0.6]]), PAIR)
+    assert errors.variance[0] == 0

@@ -23,9 +23,11 @@ from analysis.stats.verdicts.simulation import (
     SCENARIOS,
     SEEDS,
     family_wise_error,
+    fewest_seeds,
     further,
     main,
     power,
+    seed_questions,
     solve_power,
 )
 from analysis.stats.verdicts.solve_counts import solve_verdicts
@@ -144,6 +146,22 @@ def test_the_command_prints_the_table_of_the_page(capsys: pytest.CaptureFixture[
     for line in further(5):
         assert f"- {line.split(':')[0]}:" in page
     assert len(DESIGNS) == len(further(5))
+
+
+def test_the_page_has_the_fewest_seeds_with_80_percent_power() -> None:
+    """The search is of whole numbers, with the power of the table below it."""
+    questions = seed_questions(1000)
+    rows = re.findall(r"^\| a difference of (\d) SD \| (\d+) \| (\d+) \| (\d+) \|$", PAGE.read_text(), re.M)
+    assert [row[0] for row in rows] == ["5", "3", "2", "1"]
+    for shift, *seeds in rows[:3]:
+        names = [name for name in questions if name.startswith(f"{shift} SD")]
+        for name, number in zip(names, seeds, strict=True):
+            assert fewest_seeds(questions[name]) == pytest.approx(int(number), abs=1)
+
+
+def test_power_that_falls_once_is_searched_beyond_it() -> None:
+    powers = {3: 0.5, 4: 0.81, 5: 0.7, 6: 0.85, 7: 0.9, 8: 0.95}
+    assert fewest_seeds(powers.__getitem__) == 6
 
 
 @pytest.mark.full

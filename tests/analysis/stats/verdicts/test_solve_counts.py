@@ -40,6 +40,12 @@ def test_scores_below_the_solution_are_not_compared() -> None:
     assert {(v.verdict, v.p, v.difference) for v in found} == {("undecided", 1.0, 0.0)}
 
 
+def test_an_interval_of_holms_family_agrees_with_its_test() -> None:
+    found = solve_verdicts({"b": (0, 8), "m": (4, 8), "n": (5, 8), "o": (5, 8)}, baseline="b")
+    assert {v.verdict for v in found} == {"better"}
+    assert all(v.low > 0 for v in found)
+
+
 def test_five_seeds_say_what_would_decide() -> None:
     found = solve_verdicts({"a": (5, 5), "b": (2, 5), "c": (2, 5), "d": (4, 5)})
     pair = next(v for v in found if {v.model, v.other} == {"a", "b"})
