@@ -96,9 +96,9 @@ def test_commands_run_in_a_folder_with_files_named_like_packages(archbench: Path
     run(archbench, tmp_path, "compare", "study=two")
     assert (tmp_path / "runs" / "two" / "analysis" / "results.parquet").exists()
     shown = run(
-        archbench, tmp_path, "track", "laptop", "workloads=infilling", "backbones=decoder", "--dry-run"
+        archbench, tmp_path, "track", "laptop", "workloads=recall_8_pairs", "backbones=decoder", "--dry-run"
     )
-    assert "infilling, nano" in shown
+    assert "recall_8_pairs, nano" in shown
     assert "decoder" in shown
     stored = run(archbench, tmp_path, "track", "cpu", "workloads=parity", "backbones=decoder", "--dry-run")
     assert "5 of 5 runs are done" in stored, stored
@@ -120,4 +120,5 @@ def test_the_commands_to_a_verdict_run_in_an_empty_folder(archbench: Path, tmp_p
     shown = run(archbench, tmp_path, *dry_run)
     assert "recall_8_pairs, nano" in shown
     assert "my_mixer.MyMixer" in shown
-    assert "0 of 12 runs are done" in shown
+    assert "0 of 18 runs are done" in shown, "three learning rates, two tuning seeds"
+    assert "0 of 9 runs are done" in shown, "three test seeds"

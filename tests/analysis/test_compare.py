@@ -204,7 +204,8 @@ def test_a_stored_frame_is_compared_without_its_runs(
     assert pixels.shape[1] == 1700  # two pixels for each that a README shows
     stored, written = (pd.read_csv(path) for path in (results / "compare_pairs.csv", tmp_path / "pairs.csv"))
     stored = stored[stored["task"].isin(runs["task"])].reset_index(drop=True)  # it has other tasks, too
-    pd.testing.assert_frame_equal(stored, written[stored.columns])
+    # Without the other tasks a column may be empty, which has no type.
+    pd.testing.assert_frame_equal(stored, written[stored.columns], check_dtype=False)
 
 
 @pytest.mark.parametrize("places", [True, False])

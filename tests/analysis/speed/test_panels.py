@@ -103,9 +103,9 @@ def test_the_report_shows_what_there_is(kept: bool, study: Path, tmp_path: Path)
     assert main([f"runs={study}", f"speed={rows}", f"out={tmp_path}"]) == 0
     page = (tmp_path / "compare.html").read_text()
     heads = (
-        "Against length",
-        "Memory against length",
-        "Sampling by unmasking",
-        "The largest batch that fits",
+        "<h2>Speed</h2>",
+        "<h3>Memory against length</h3>",
+        "<h3>Sampling by unmasking</h3>",
+        "<h3>The largest batch that fits</h3>",
     )
-    assert [f"<h3>{head}</h3>" in page for head in heads] == [True, True, not kept, not kept]
+    assert [head in page for head in heads] == [True, True, not kept, not kept]

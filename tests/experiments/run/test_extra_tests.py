@@ -1,5 +1,6 @@
 """Further tests (trainer.extra_evaluations): the trained model on the task with other settings."""
 
+import itertools
 import json
 from pathlib import Path
 
@@ -29,14 +30,15 @@ def test_each_test_is_what_evaluate_finds(backbone: str, tmp_path: Path) -> None
         words += ["scale=given", "scale.targets.non_embedding=null", *(f"backbone.{word}" for word in small)]
     folder = commands.train(*words)
     metrics = commands.result(folder)["metrics"]
-    assert [m["split"] for m in metrics] == ["test", "sequence_length=32", "sequence_length=80"]
-    assert {m["name"] for m in metrics} == {"answer_accuracy"}
-    for metric, length in zip(metrics, (16, 32, 80), strict=True):
+    measured = {(m["name"], m["split"]): m["value"] for m in metrics}
+    splits = {"test": 16, "sequence_length=32": 32, "sequence_length=80": 80}
+    assert set(measured) == set(itertools.product(["answer_accuracy", "bits_per_answer"], splits))
+    for split, length in splits.items():
         output = folder / "found.json"
         asked = ("task=parity", f"task.sequence_length={length}", "examples=8", f"output={output}")
         evaluate(commands.compose(f"run={folder}", "device=cpu", *asked, root="evaluate"))
-        (found,) = json.loads(output.read_text())["metrics"]
-        assert metric["value"] == pytest.approx(found["value"], abs=1e-9)
+        for found in json.loads(output.read_text())["metrics"]:
+            assert measured[found["name"], split] == pytest.approx(found["value"], abs=1e-9)
 
 
 def test_they_are_part_of_what_a_run_is() -> None:
