@@ -6,7 +6,7 @@ from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from experiments.runtime.secrets import printable
+from experiments.runtime.streams import printable
 
 
 def environment(folder: Path) -> Environment:

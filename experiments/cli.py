@@ -21,7 +21,7 @@ from architectures.nearest_name import nearest_name
 from experiments.runtime.errors import ConfigError, nearest
 from experiments.runtime.imports import check_one_root
 from experiments.runtime.preemption import ends_at_signals
-from experiments.runtime.secrets import guard_streams
+from experiments.runtime.streams import guard_streams
 
 COMMANDS = {
     "Train and use models": {

@@ -20,7 +20,8 @@ from pathlib import Path
 from experiments.config.options import failed, plain_value, shows_help, split_words
 from experiments.prepare import PrepareConfig
 from experiments.runtime.errors import ConfigError, RunError
-from experiments.runtime.secrets import guard_streams, redact
+from experiments.runtime.secrets import redact
+from experiments.runtime.streams import guard_streams
 from slurm.cluster import ClusterConfig, chosen_cluster
 from slurm.jobs import SubmitOptions, dry_run, log_file, submit_jobs
 

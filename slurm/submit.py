@@ -28,7 +28,8 @@ from experiments.run.skipped_cells import RequestedCell
 from experiments.runtime.console import plural
 from experiments.runtime.errors import ConfigError, RunError
 from experiments.runtime.run_status import FINAL, RunStatus
-from experiments.runtime.secrets import guard_streams, redact
+from experiments.runtime.secrets import redact
+from experiments.runtime.streams import guard_streams
 from slurm.allocation import TimeLimits, allocation
 from slurm.cluster import ClusterConfig, chosen_cluster
 from slurm.jobs import SubmitOptions, by_allocation, commands, dry_run, submit_jobs

@@ -24,7 +24,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from experiments.runtime.errors import CheckpointError, ConfigError, Preempted, RunError
-from experiments.runtime.secrets import guard_streams, redact
+from experiments.runtime.secrets import redact
+from experiments.runtime.streams import guard_streams
 from slurm.submission import read_submission
 
 EXIT_TIMEOUT = 90

@@ -23,7 +23,7 @@ from analysis.tables.headings import (
 )
 from analysis.tables.sentences import answers
 from analysis.tables.text import COLUMNS_NOTE
-from experiments.runtime.secrets import printable
+from experiments.runtime.streams import printable
 
 ESCAPED = {
     "\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#",

@@ -56,7 +56,8 @@ from experiments.runtime.errors import ConfigError, Preempted, RunError, to_run_
 from experiments.runtime.imports import check_one_root
 from experiments.runtime.machine import process_rank
 from experiments.runtime.preemption import ends_at_signals, is_default
-from experiments.runtime.secrets import guard_streams, redact
+from experiments.runtime.secrets import redact
+from experiments.runtime.streams import guard_streams
 
 Function = Callable[[DictConfig], object]
 

@@ -22,7 +22,8 @@ from typing import TypeVar
 from architectures.nearest_name import nearest_name
 from experiments.config.structured import typed
 from experiments.runtime.errors import ConfigError, RunError
-from experiments.runtime.secrets import guard_streams, redact, refuse_secret
+from experiments.runtime.secrets import redact, refuse_secret
+from experiments.runtime.streams import guard_streams
 from experiments.runtime.synonyms import SYNONYMS
 
 Options = TypeVar("Options")

@@ -270,7 +270,7 @@ def test_a_closed_pipe_does_not_leave_half_a_study(tmp_path: Path, monkeypatch: 
     notes = stub_slurm(tmp_path, monkeypatch, sbatch="echo 41")
     program = tmp_path / "program.py"
     program.write_text(
-        "from experiments.runtime.secrets import guard_streams\nfrom slurm.jobs import submit_jobs\n"
+        "from experiments.runtime.streams import guard_streams\nfrom slurm.jobs import submit_jobs\n"
         "guard_streams()  # as every command does\n"
         "for _ in range(20_000):\n    print('a line that nobody reads')\n"
         f"print(*submit_jobs({JOBS}))\nprint('end')\n"

@@ -7,11 +7,12 @@ import os
 import pty
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import rich.console
 
-from experiments.runtime.secrets import guard_streams
+from experiments.runtime.streams import guard_streams
 from tests import ROOT
 
 SECRET = "7Aq9zLw2Rt5Ux8Vb1Nc4"
@@ -51,7 +52,7 @@ def test_text_on_a_terminal_controls_colours_and_the_cursor_alone() -> None:
     ours, theirs = pty.openpty()
     code = """
 import sys
-from experiments.runtime.secrets import guard_streams
+from experiments.runtime.streams import guard_streams
 guard_streams()
 sys.stdout.write("\\x1b[1mbold\\x1b[0m \\x1b[2K\\x1b]0;title\\x07 \\x1b[2J \\x1bc \\x9b31m \\u202e \\r50%\\n")
 """
@@ -78,7 +79,7 @@ def test_a_reader_that_goes_away_ends_no_command(lines: int) -> None:
     """With one line the pipe breaks when Python flushes at its end, with many while it prints."""
     code = f"""
 import sys
-from experiments.runtime.secrets import guard_streams
+from experiments.runtime.streams import guard_streams
 guard_streams()
 sys.stdin.read()
 for number in range({lines}):
@@ -101,7 +102,7 @@ sys.exit(5)
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
 def test_what_an_encoding_lacks_is_printed_as_an_escape(encoding: str) -> None:
     code = (
-        "from experiments.runtime.secrets import guard_streams; import sys; guard_streams(); "
+        "from experiments.runtime.streams import guard_streams; import sys; guard_streams(); "
         "print('loss █ 漢'); print('é', file=sys.stderr)"
     )
     ended = subprocess.run(
@@ -112,3 +113,27 @@ def test_what_an_encoding_lacks_is_printed_as_an_escape(encoding: str) -> None:
     )
     assert ended.returncode == 0, ended.stderr
     assert ended.stdout == b"loss \\u2588 \\u6f22\n"
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_closed_streams_end_no_command(closed: str, tmp_path: Path) -> None:
+    """As in a job of cron; a file that is opened later does not get what is printed."""
+    code = (
+        "from experiments.runtime.streams import guard_streams; import os, sys; guard_streams(); "
+        f"file = open({str(tmp_path / 'file')!r}, 'w'); print('out', flush=True); sys.stderr.write('err'); "
+        "os.write(1, b'low'); sys.stdout.flush(); assert sys.stdin.read() == ''; file.write('content')"
+    )
+    ended = subprocess.run(["bash", "-c", f'"$0" -c "$1" {closed}', sys.executable, code], cwd=ROOT, input="")
+    assert ended.returncode == 0
+    assert (tmp_path / "file").read_text() == "content"
+
+
+def test_a_full_output_ends_no_command() -> None:
+    code = (
+        "from experiments.runtime.streams import guard_streams; guard_streams()\n"
+        "for _ in range(3): print('out', flush=True)"
+    )
+    with open("/dev/full", "w") as full:
+        ended = subprocess.run([sys.executable, "-c", code], cwd=ROOT, stdout=full, stderr=subprocess.PIPE)
+    assert ended.returncode == 0
+    assert ended.stderr == b"warning: further output is lost (No space left on device)\n"
