@@ -219,6 +219,13 @@ def measure_unless_known() -> None:
     # Complete when it appears; whoever is first decides for all later processes.
     with tempfile.NamedTemporaryFile("w", dir=file.parent, delete=False) as written:
         written.write(text)
+        written.flush()
+        os.fsync(written.fileno())
+    where.measured_here.cache_clear()
+    if where.measured_here():
+        os.unlink(written.name)
+        return
+    file.unlink(missing_ok=True)  # a damaged one
     with contextlib.suppress(FileExistsError):
         os.link(written.name, file)
     os.unlink(written.name)

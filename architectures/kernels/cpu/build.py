@@ -2,9 +2,11 @@
 
 The ``.cpp`` sources of this folder do not depend on PyTorch: they are plain functions on
 float32 memory, called through ctypes. Compiling them needs a few seconds and a C++ compiler. The
-library is stored in ``$XDG_CACHE_HOME/archbench`` (else ``~/.cache/archbench``) under a hash of
-the sources, the flags, the compiler and the processor, so that a change of any causes a new build. The flags
-contain the instruction set (``instruction_sets``).
+library is stored in ``$XDG_CACHE_HOME/archbench`` (else ``~/.cache/archbench``) as
+``NAME-VERSION-COMPILER-CONTENT.so``. VERSION is a hash of the sources, the flags, the processor and the C
+library, COMPILER one of the compiler: a change of any causes a new build. CONTENT is a hash of the file
+itself: a changed file is built again, as loading it could end the process. Where no compiler works, the
+library of another compiler is used. The flags contain the instruction set (``instruction_sets``).
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -110,20 +112,42 @@ def shared_library(
     Raises:
         OSError, subprocess.SubprocessError: as ``library``.
     """
+    version = hashlib.sha256(repr((flags, links, processor(), platform.libc_ver())).encode())
+    for source in (*sources, *headers):
+        version.update(repr((source.name, source.read_bytes())).encode())
+    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "archbench"
+    stem = f"{name}-{version.hexdigest()[:24]}"
+    try:
+        compiler, compiler_hash = _compiler()
+        own = f"{stem}-{compiler_hash}"
+        return _intact(folder, own) or _new_library(compiler, sources, folder, own, flags, links)
+    except (OSError, subprocess.SubprocessError):
+        if (built := _intact(folder, stem)) is None:
+            raise
+        return built
+
+
+def _compiler() -> tuple[str, str]:
+    """Return the path of the C++ compiler, and a hash of path and version. Raises as ``library``."""
     compilers = [path for compiler in COMPILERS if (path := shutil.which(compiler))]
     if not compilers:
         raise OSError(f"no C++ compiler ({', '.join(COMPILERS)}) on the path")
     compiler = compilers[0]
     version = subprocess.run([compiler, "--version"], capture_output=True, check=True, timeout=SECONDS).stdout
-    digest = hashlib.sha256(repr((compiler, flags, links, processor())).encode() + version)
-    for source in (*sources, *headers):
-        digest.update(repr((source.name, source.read_bytes())).encode())
-    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "archbench"
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    built = folder / f"{name}-{digest.hexdigest()[:24]}.so"
-    if not built.exists():
-        _build(compiler, sources, built, flags, links)
-    return built
+    return compiler, hashlib.sha256(compiler.encode() + version).hexdigest()[:8]
+
+
+def _intact(folder: Path, stem: str) -> Path | None:
+    """Return a library whose name begins with ``stem`` and that is as it was built; None without one."""
+    for path in sorted(folder.glob(f"{stem}-*.so")):
+        with suppress(OSError):
+            if path.is_file() and path.stem.rpartition("-")[2] == _content_hash(path):
+                return path
+    return None
+
+
+def _content_hash(library: Path) -> str:
+    return hashlib.sha256(library.read_bytes()).hexdigest()[:16]
 
 
 Argument = Tensor | int | float | ctypes.Structure | None
@@ -163,6 +187,22 @@ def processor() -> str:
     return " ".join(sorted({line for line in lines if line.startswith(telling)}))
 
 
+def _new_library(
+    compiler: str, sources: list[Path], folder: Path, stem: str, flags: Sequence[str], links: Sequence[str]
+) -> Path:
+    """Return a library that was compiled now; one that cannot be loaded is not kept."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder) as work:
+        built = Path(work, "built")
+        _build(compiler, sources, built, flags, links)
+        ctypes.CDLL(str(built))
+        _sync(built)  # a crash of the machine would leave the name of a complete file with a part of it
+        final = folder / f"{stem}-{_content_hash(built)}.so"
+        built.replace(final)
+        _sync(folder)
+    return final
+
+
 def _build(
     compiler: str, sources: list[Path], built: Path, flags: Sequence[str], links: Sequence[str]
 ) -> None:
@@ -175,6 +215,14 @@ def _build(
         objects = [f"{source.stem}.o" for source in sources]
         _run([compiler, "-shared", "-pthread", *objects, *links, "-o", "built"], folder)
         Path(folder, "built").replace(built)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _run(command: list[str], folder: str) -> None:

@@ -145,10 +145,16 @@ def measured_file() -> Path:
 
 @functools.cache
 def measured_here() -> dict[str, dict[str, float]]:
-    """Return how many times as fast as PyTorch each kernel was, by ``label``; empty if not measured."""
-    file = measured_file()
-    ratios: dict[str, dict[str, float]] = json.loads(file.read_text()) if file.exists() else {}
-    return ratios
+    """Return how many times as fast as PyTorch each kernel was, by ``label``; empty if not measured.
+
+    A damaged file counts as none: the kernels are measured again.
+    """
+    try:
+        ratios: dict[str, dict[str, float]] = json.loads(measured_file().read_text())
+        intact = all(ratio > 0 for row in ratios.values() for ratio in row.values())
+    except (OSError, ValueError, TypeError, AttributeError, RecursionError):
+        return {}
+    return ratios if intact else {}
 
 
 def _measured_faster(kernel: str, dtype: torch.dtype, trained: bool) -> bool:

@@ -48,6 +48,16 @@ def test_whoever_is_first_decides(file, monkeypatch):
     assert list(file.parent.iterdir()) == [file]
 
 
+@pytest.mark.parametrize("damage", ["", "{", "[]", '{"scan": 2.0}', '{"scan": {"fp32 training": "fast"}}'])
+def test_damaged_measurements_are_measured_again(file, monkeypatch, damage):
+    measured = {"scan": {"fp32 training": 0.5}}
+    monkeypatch.setattr(kernel_choice, "measure", lambda: measured)
+    file.write_text(damage)
+    kernel_choice.measure_unless_known()
+    assert where.measured_here() == json.loads(file.read_text()) == measured
+    assert list(file.parent.iterdir()) == [file]
+
+
 def test_nothing_is_measured_where_the_table_says(file, monkeypatch):
     monkeypatch.setattr(build, "instruction_set", lambda: "avx2")
     kernel_choice.measure_unless_known()

@@ -1,9 +1,14 @@
 """Building, keeping and finding the C++ kernels."""
 
 import ctypes
+import os
 import re
 import shutil
+import subprocess
+import sys
 import threading
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
@@ -60,17 +65,14 @@ def test_it_is_built_once_and_anew_when_something_changed(forgotten, monkeypatch
 
 
 @needs_compiler
-@pytest.mark.usefixtures("small")
 def test_several_may_build_at_once(forgotten):
-    compiler = next(path for name in build.COMPILERS if (path := shutil.which(name)))
-    source, built = forgotten / "answer.cpp", forgotten / "answer.so"
+    source, folder = forgotten / "answer.cpp", forgotten / "archbench"
     source.write_text(SOURCE)
     failures = []
 
     def compile_once() -> None:
         try:
-            build._build(compiler, [source], built, build.FLAGS, ())
-            assert ctypes.CDLL(str(built)).answer() == 42
+            assert ctypes.CDLL(str(build.shared_library("answer", [source], [], build.FLAGS))).answer() == 42
         except Exception as error:
             failures.append(error)
 
@@ -80,7 +82,97 @@ def test_several_may_build_at_once(forgotten):
     for builder in builders:
         builder.join()
     assert not failures
-    assert {path.name for path in forgotten.iterdir()} == {"answer.cpp", "answer.so", "sources"}
+    assert [path.suffix for path in folder.iterdir()] == [".so"]
+
+
+def truncated(library: Path) -> None:
+    os.truncate(library, library.stat().st_size // 2)
+
+
+def emptied(library: Path) -> None:
+    library.write_bytes(b"")
+
+
+def one_bit_changed(library: Path) -> None:
+    content = bytearray(library.read_bytes())
+    content[len(content) // 2] ^= 1
+    library.write_bytes(content)
+
+
+def replaced_by_a_pipe(library: Path) -> None:
+    library.unlink()
+    os.mkfifo(library)
+
+
+def linked_to_nothing(library: Path) -> None:
+    library.unlink()
+    library.symlink_to("nothing")
+
+
+def of_another_version(library: Path) -> None:
+    """A library that loads: only its content shows that it is another one."""
+    source = library.with_name("other.cpp")
+    source.write_text(SOURCE.replace("42", "41"))
+    other = build.shared_library("other", [source], [], build.FLAGS)
+    source.unlink()
+    other.replace(library)
+
+
+DAMAGE = [truncated, emptied, one_bit_changed, replaced_by_a_pipe, linked_to_nothing, of_another_version]
+
+
+def answer(library: Path) -> int:
+    """Load a library in a process of its own, which a damaged one may end."""
+    program = f"import ctypes; print(ctypes.CDLL({str(library)!r}).answer())"
+    return int(subprocess.run([sys.executable, "-c", program], capture_output=True, check=True).stdout)
+
+
+@needs_compiler
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_a_damaged_library_is_built_again(forgotten, damage: Callable[[Path], None]):
+    source = forgotten / "answer.cpp"
+    source.write_text(SOURCE)
+    library = build.shared_library("answer", [source], [], build.FLAGS)
+    damage(library)
+    assert answer(build.shared_library("answer", [source], [], build.FLAGS)) == 42
+    assert [path.name for path in library.parent.iterdir()] == [library.name]
+
+
+def fake_compiler(folder: Path, script: str) -> str:
+    """Return a PATH with a compiler that only runs ``script``."""
+    (folder / "bin").mkdir()
+    (folder / "bin" / "c++").write_text(f"#!/bin/sh\n{script}\n")
+    (folder / "bin" / "c++").chmod(0o755)
+    return f"{folder / 'bin'}:/usr/bin:/bin"
+
+
+@needs_compiler
+@pytest.mark.parametrize("compiler", ["none", "exit 127", 'test "$1" = --version', "true"])
+def test_a_library_is_used_where_no_compiler_works(forgotten, monkeypatch, compiler: str):
+    source = forgotten / "answer.cpp"
+    source.write_text(SOURCE)
+    library = build.shared_library("answer", [source], [], build.FLAGS)
+    monkeypatch.setenv("PATH", "" if compiler == "none" else fake_compiler(forgotten, compiler))
+    assert build.shared_library("answer", [source], [], build.FLAGS) == library
+    truncated(library)
+    with pytest.raises((OSError, subprocess.SubprocessError)):
+        build.shared_library("answer", [source], [], build.FLAGS)
+    assert list(library.parent.iterdir()) == [library]
+
+
+@needs_compiler
+def test_what_cannot_be_loaded_is_not_kept(forgotten, monkeypatch):
+    """A linker that fails without a word, as on some full disks."""
+    source = forgotten / "answer.cpp"
+    source.write_text(SOURCE)
+    honest = os.environ["PATH"]
+    script = 'test "$1" = --version && exit; : > answer.o; : > built'
+    monkeypatch.setenv("PATH", fake_compiler(forgotten, script))
+    with pytest.raises(OSError, match="built"):
+        build.shared_library("answer", [source], [], build.FLAGS)
+    assert not list((forgotten / "archbench").iterdir())
+    monkeypatch.setenv("PATH", honest)
+    assert answer(build.shared_library("answer", [source], [], build.FLAGS)) == 42
 
 
 @pytest.mark.usefixtures("forgotten")
