@@ -48,6 +48,9 @@ class Checkpoint(ABC):
     wrappers: ClassVar[dict[str, str]] = {}
     """Values of ``model_type`` of models that read images too, and the class of their language model, which
     is of this family. Only the language model is loaded."""
+    ignored_in_wrappers: ClassVar[tuple[str, ...]] = ()
+    """Keys of ``text_config`` that the classes of ``wrappers`` do not read, unlike that of the language
+    model."""
     tie_key: ClassVar[str] = "tie_word_embeddings"
     """Key of config.json that makes the head the token table."""
     aliases: ClassVar[dict[str, str]] = {}

@@ -158,6 +158,7 @@ def read_config_json(path: Path) -> HFConfig:
         raise ValueError(f"{CONFIG}: text_config={hf.get('text_config')!r} must be an object")
     text = {"model_type": family.model_types[0]} | hf["text_config"]
     supported_value(text, "model_type", *family.model_types)
+    text = {key: value for key, value in text.items() if key not in family.ignored_in_wrappers}
     shared = {key: value for key, value in hf.items() if key in SHARED or key.endswith("_token_id")}
     # The full model decides whether the head is the token table, regardless of text_config.
     return text | {"tie_word_embeddings": True, "architectures": [family.wrappers[model_type]]} | shared

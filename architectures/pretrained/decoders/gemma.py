@@ -86,6 +86,7 @@ class Gemma3(Gemma2):
 
     model_types = ("gemma3_text",)
     wrappers: ClassVar[dict[str, str]] = {"gemma3": "Gemma3ForCausalLM"}
+    ignored_in_wrappers = ("final_logit_softcapping",)
     ignored = (*Gemma2.ignored, r"^(model\.)?(vision_tower|multi_modal_projector)\.")
     architecture = "Gemma3ForCausalLM"
     defaults: ClassVar[HFConfig] = Gemma2.defaults | {

@@ -1,6 +1,7 @@
 """Gemma 3 with a vision tower: its language model is loaded, and written as a model of text."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -42,11 +43,11 @@ VISION = {
 }
 
 
-def make(folder: Path, **settings: Any) -> Any:
+def make(folder: Path, text: Mapping[str, Any] = TEXT, **settings: Any) -> Any:
     """A folder of their library, and its model."""
     tokens = {"image_token_index": 69, "boi_token_index": 68, "eoi_token_index": 67, "eos_token_id": [1, 66]}
     config = hf.Gemma3Config(
-        text_config=hf.Gemma3TextConfig(**TEXT),
+        text_config=hf.Gemma3TextConfig(**text),
         vision_config=VISION,
         mm_tokens_per_image=4,
         **tokens,
@@ -69,6 +70,15 @@ def test_the_language_model_is_loaded_and_written(settings: dict[str, Any], tmp_
     written = open_theirs(hf.AutoModelForCausalLM, tmp_path / "ours", torch.float32)
     assert type(written) is hf.Gemma3ForCausalLM
     check_logits(ours, written, 19, FLOAT32)
+
+
+@pytest.mark.parametrize("key", ["final_logit_softcapping", "attn_logit_softcapping"])
+def test_soft_caps_that_the_class_with_images_does_not_read_are_ignored(key: str, tmp_path: Path) -> None:
+    theirs = make(tmp_path / "theirs", TEXT | {key: 0.5})
+    ours = load_folder(tmp_path / "theirs").eval()
+    check_logits(ours, theirs, 19, FLOAT32)
+    save_folder(ours, tmp_path / "ours", original=read_config_json(tmp_path / "theirs"))
+    check_logits(ours, open_theirs(hf.AutoModelForCausalLM, tmp_path / "ours", torch.float32), 19, FLOAT32)
 
 
 @pytest.mark.parametrize("prefix", ["language_model.model.", "model.language_model."])
