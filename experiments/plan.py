@@ -145,6 +145,8 @@ def _collect(cfg: DictConfig) -> None:
                 "and its first run prepares it"
             )
         _notes.extend(f"warning: {settings.cell}: {line}" for line in run_plan.matched.config.warnings)
+        model = run_plan.sizes.on_meta(settings.backbone_class, run_plan.matched.config)
+        _notes.extend(f"{settings.cell}: {line}" for line in settings.optimizer.division(model))
         _cells.append(
             Cell(
                 name=settings.cell,

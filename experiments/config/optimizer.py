@@ -110,6 +110,10 @@ class OptimizerConfig:
         # Not an abstract class: the YAML files extend the defaults of this class.
         raise NotImplementedError(f"{type(self).__name__} has no method build")
 
+    def division(self, model: nn.Module) -> list[str]:
+        """Return a line for each part of an optimizer of several parts, with its parameters."""
+        return []
+
 
 def read_optimizer(section: dict[str, object]) -> OptimizerConfig:
     """Return the optimizer that a section of a configuration names. Raises ConfigError."""

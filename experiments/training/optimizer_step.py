@@ -94,11 +94,24 @@ def update_average(optimizer: torch.optim.Optimizer, step: int, decay: float) ->
     (Song et al. 2021, arXiv 2011.13456, and the published code of MDLM).
     """
     decay = min(decay, (1 + step) / (10 + step))
-    for parameter, moments in optimizer.state.items():
+    for parameter in _trained(optimizer):
+        moments = optimizer.state[parameter]
         if AVERAGE not in moments:
             moments[AVERAGE] = parameter.detach().clone()
         else:
             moments[AVERAGE].lerp_(parameter.detach(), 1 - decay)
+
+
+def _trained(optimizer: torch.optim.Optimizer) -> Iterator[Tensor]:
+    """Yield the parameters that have been updated.
+
+    These are all parameters of an optimizer without moments. Other optimizers have moments of each parameter
+    that has had a gradient, and take an average alone for moments: they would not create the others.
+    """
+    for part in getattr(optimizer, "parts", [optimizer]):
+        parameters = [parameter for group in part.param_groups for parameter in group["params"]]
+        with_moments = [p for p in parameters if part.state.get(p, {}).keys() - {AVERAGE}]
+        yield from with_moments or parameters
 
 
 @torch.no_grad()

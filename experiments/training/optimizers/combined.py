@@ -38,8 +38,22 @@ class Combined(torch.optim.Optimizer):
         self._share()
 
 
+PRODUCTS = (nn.Linear, nn.RNNBase, nn.RNNCellBase, nn.MultiheadAttention)
+"""Layers of PyTorch whose matrices are factors of matrix products."""
+
+
 def hidden_matrices(model: nn.Module) -> set[int]:
-    """Return the ids of the matrices between embedding and head without a cap, and with weight decay."""
+    """Return the ids of the matrices between embedding and head without a cap, and with weight decay.
+
+    A tensor of two dimensions is such a matrix if it belongs to a layer of PyTorch that multiplies by it, or
+    if its module lists it in ``low_precision_parameters``. Others are tables or filters.
+    """
+    products = {
+        id(parameter)
+        for part in model.modules()
+        for name, parameter in part.named_parameters(recurse=False)
+        if isinstance(part, PRODUCTS) or name in getattr(part, "low_precision_parameters", ())
+    }
     ends = {
         id(parameter)
         for name in ("embedding", "head", "readout")
@@ -50,7 +64,7 @@ def hidden_matrices(model: nn.Module) -> set[int]:
         id(parameter)
         for parameter in model.parameters()
         if parameter.ndim == 2
-        and id(parameter) not in ends
+        and id(parameter) in products - ends
         and not getattr(parameter, "no_weight_decay", False)
         and not hasattr(parameter, "learning_rate_cap")
     }

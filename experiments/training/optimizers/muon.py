@@ -7,6 +7,7 @@ matrix is scaled by 0.2 sqrt(max(n, m)), the size of AdamW's: one learning rate 
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -19,8 +20,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Muon(AdamW):
-    """Muon. ``betas`` and ``eps`` are those of AdamW, for embeddings, heads, readouts, norms, biases, what
-    a backbone exempts from decay or caps the rate of, and tensors of three dimensions, such as experts."""
+    """Muon. ``betas`` and ``eps`` are those of AdamW, for embeddings, heads, readouts, norms, biases, tables,
+    convolutions, what a backbone exempts from decay or caps the rate of, and tensors of three dimensions,
+    such as experts."""
 
     momentum: float = 0.95
     """Decay rate of the mean of gradients."""
@@ -60,3 +62,13 @@ class Muon(AdamW):
         if others:
             parts.append(self.of_groups(others))
         return uncompiled(Combined)(parts)
+
+    def division(self, model: nn.Module) -> list[str]:
+        from experiments.training.optimizers.combined import hidden_matrices
+
+        matrices = hidden_matrices(model)
+        names: dict[str, set[str]] = {"Muon": set(), "AdamW": set()}
+        for name, parameter in model.named_parameters():
+            part = "Muon" if id(parameter) in matrices else "AdamW"
+            names[part].add(re.sub(r"\.\d+\.", ".*.", name))
+        return [f"{part}: {', '.join(sorted(of_part)) or 'nothing'}" for part, of_part in names.items()]

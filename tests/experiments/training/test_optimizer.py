@@ -21,10 +21,12 @@ from experiments.training.optimizer_step import (
     update_average,
 )
 from experiments.training.optimizers.adamw import AdamW
+from experiments.training.optimizers.combined import hidden_matrices
 from experiments.training.optimizers.muon import Muon
 from experiments.training.optimizers.nadam import NAdam
 from experiments.training.optimizers.parameter_groups import parameter_groups, uncompiled
 from experiments.training.optimizers.sgd import SGD
+from tests.architectures.test_conformance import build as conformance_build
 
 BACKBONES = {
     "decoder": (Decoder, DecoderConfig(d_model=16, tie_embeddings=True)),
@@ -241,6 +243,72 @@ def test_muon_makes_hidden_matrices_orthogonal_and_leaves_the_rest_to_adamw():
     assert by_muon == {
         n for n, p in model.named_parameters() if p.ndim == 2 and not n.startswith("embedding")
     }
+
+
+class Layers(nn.Module):
+    """Products, tables and filters."""
+
+    low_precision_parameters = ("matrix",)
+
+    def __init__(self):
+        super().__init__()
+        self.matrix, self.filter = nn.Parameter(torch.ones(4, 3)), nn.Parameter(torch.ones(4, 3))
+        self.table, self.convolution = nn.Embedding(4, 3), nn.Conv1d(4, 4, 3, groups=4)
+        self.linear, self.rnn = nn.Linear(3, 4), nn.GRU(3, 2)
+        self.attention = nn.MultiheadAttention(4, 2)
+
+
+def test_muon_takes_factors_of_matrix_products_only():
+    model = Layers()
+    found = hidden_matrices(model)
+    assert {name for name, p in model.named_parameters() if id(p) in found} == {
+        "matrix", "linear.weight", "rnn.weight_ih_l0", "rnn.weight_hh_l0", "attention.in_proj_weight",
+        "attention.out_proj.weight",
+    }  # fmt: skip
+    muon, adamw = Muon().division(model)
+    assert muon == "Muon: attention.in_proj_weight, attention.out_proj.weight, linear.weight, matrix, " + (
+        "rnn.weight_hh_l0, rnn.weight_ih_l0"
+    )
+    assert "convolution.weight" in adamw
+    assert "filter" in adamw
+
+
+@pytest.mark.parametrize("name", ["mamba", "encoder_decoder", "gated_deltanet", "switch"])
+def test_muon_takes_no_convolutions_and_no_tables(name):
+    model = conformance_build(name)
+    found = hidden_matrices(model)
+    by_muon = {name for name, p in model.named_parameters() if id(p) in found}
+    assert by_muon
+    assert not any(part in name for name in by_muon for part in ("convolution", "table", "embedding"))
+
+
+def test_the_average_follows_weights_of_an_optimizer_without_moments():
+    config = SGD(ema=0.9, momentum=0.0, learning_rate=0.5, weight_decay=0.0)
+    model = nn.Linear(2, 1, dtype=torch.float64)
+    optimizer, expected = config.build(model), None
+    for step in range(5):
+        model(torch.ones(1, 2, dtype=torch.float64)).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        update_average(optimizer, step + 1, config.ema)
+        decay, weight = min(0.9, (2 + step) / (11 + step)), model.weight.detach().clone()
+        expected = weight if expected is None else decay * expected + (1 - decay) * weight
+    with averaged(optimizer):
+        torch.testing.assert_close(model.weight.detach(), expected, rtol=1e-14, atol=1e-14)
+    assert torch.equal(model.weight, weight)
+
+
+def test_the_average_does_not_stand_for_moments_of_a_parameter_without_gradients():
+    config, model = AdamW(ema=0.9), nn.Linear(2, 1)
+    optimizer = config.build(model)
+    for step, inputs in enumerate([torch.ones(0, 2), torch.ones(1, 2)]):
+        loss = model(inputs).sum() if len(inputs) else model.bias.sum()
+        loss.backward()
+        optimizer.step()
+        update_average(optimizer, step + 1, config.ema)
+        optimizer.zero_grad()
+    with averaged(optimizer):
+        assert model.weight.isfinite().all()
 
 
 def test_sgd_by_hand():
