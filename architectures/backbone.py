@@ -341,6 +341,14 @@ class Backbone(nn.Module, ABC):
     def after_step(self) -> None:
         """Update what gradients do not train, such as biases of routers; called after each optimizer step."""
 
+    def forget_step(self) -> None:
+        """Drop what forward and backward passes counted for ``after_step``."""
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Drop the gradients, and what was counted with them: a step that is computed again counts once."""
+        super().zero_grad(set_to_none)
+        self.forget_step()
+
     def inactive_parameters(self) -> int:
         """Return the number of parameters that one token does not use."""
         return 0

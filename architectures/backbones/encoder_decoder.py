@@ -303,6 +303,10 @@ class EncoderDecoder(Backbone):
         for part in feedforwards(self):
             part.after_step()
 
+    def forget_step(self) -> None:
+        for part in feedforwards(self):
+            part.forget_step()
+
     def inactive_parameters(self) -> int:
         return sum(part.inactive_parameters() for part in feedforwards(self))
 

@@ -39,7 +39,7 @@ from architectures.kernels.cpu.decode.dispatch import (
 from architectures.layers.block import Block, FeedForward, Mixer, add_losses, feedforwards, join_layers
 from architectures.layers.canon import check_letters
 from architectures.layers.context import Context
-from architectures.layers.mixture_of_depths import RoutedBlock
+from architectures.layers.mixture_of_depths import RoutedBlock, check_carried
 from architectures.layers.normalization import RMSNorm
 
 
@@ -93,6 +93,7 @@ class Stack(Backbone):
         self.embedding = self.make_embedding()
         self.score_bias: nn.Module | None = None  # makes a bias of attention scores from positions
         self.blocks = nn.ModuleList(self.make_block(layer) for layer in range(config.num_layers))
+        check_carried(self._blocks())
         self.final = self.make_final()
         self.head = self.make_head()
         if config.tie_embeddings:
@@ -208,6 +209,10 @@ class Stack(Backbone):
     def after_step(self) -> None:
         for part in feedforwards(self):
             part.after_step()
+
+    def forget_step(self) -> None:
+        for part in feedforwards(self):
+            part.forget_step()
 
     def inactive_parameters(self) -> int:
         return sum(part.inactive_parameters() for part in feedforwards(self))

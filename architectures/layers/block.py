@@ -84,6 +84,9 @@ class Mixer(nn.Module, ABC):
 
     layer_type: str = ""
     """Name of the mixer in the layers of a hybrid."""
+    carries: str = ""
+    """Name in ``Context.carried`` of the values that the first layer hands to all later layers of its type;
+    empty for none."""
 
     accepts_low_precision_input: ClassVar[bool] = False
     """True where only matrix products read the input: under autocast it may come in their precision."""
@@ -186,6 +189,9 @@ class FeedForward(nn.Module, ABC):
 
     def after_step(self) -> None:
         """Update what gradients do not train; called after each optimizer step."""
+
+    def forget_step(self) -> None:
+        """Drop what was counted for ``after_step``; called when gradients are dropped."""
 
 
 def add_losses(total: Auxiliary, more: Auxiliary) -> None:

@@ -15,6 +15,7 @@ Shapes: B batch, T length, D d_model, K tokens that the block processes.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
@@ -25,7 +26,7 @@ from torch import Tensor, nn
 
 from architectures.backbone import Flops, init_normal, linear_flops
 from architectures.kernels.cpu.decode.dispatch import DecodeSpec, Step, UnsupportedError
-from architectures.layers.block import Auxiliary, Block
+from architectures.layers.block import Auxiliary, Block, Mixer
 from architectures.layers.context import Context, restart
 from architectures.layers.precise_linear import PreciseLinear
 
@@ -172,7 +173,6 @@ class RoutedBlock(Block):
             selection = Selection.of(selected_BT, num_tokens)
             read_BKD, inner = selection.gather(x_BTD), selection.whole(context, causal=causal)
             z_BKD, auxiliary = super().forward(read_BKD, inner)
-            check_carried(inner, context)
             weight_BK = weight_BT.gather(1, selection.index_BK)
             y_BTD = selection.add(x_BTD, weight_BK[..., None] * (z_BKD - read_BKD))
         if causal and self.training:
@@ -194,7 +194,6 @@ class RoutedBlock(Block):
         selection = Selection.of(selected_BT, num_tokens)
         read_BKD, inner = selection.gather(x_BTD), selection.next(context, state["lengths"])
         z_BKD = super().step(read_BKD, state["block"], inner)
-        check_carried(inner, context)
         state["lengths"] += count_B
         weight_BK1 = self.router.score(read_BKD)
         return selection.add(x_BTD, weight_BK1 * (z_BKD - read_BKD))
@@ -220,10 +219,17 @@ class RoutedBlock(Block):
         return super().state_bytes(length, bytes_per_element) + torch.int64.itemsize
 
 
-def check_carried(inner: Context, context: Context) -> None:
-    """Raise ValueError where later layers would read values that only some tokens have."""
-    if inner.carried.keys() - context.carried or inner.carried_mirrored.keys() - context.carried_mirrored:
-        raise ValueError(
-            "mixture_of_depths: later layers read the values of the first of their type, which must process "
-            "all tokens: put one in the first layer, or choose layers without a value residual"
-        )
+def check_carried(blocks: Sequence[Block]) -> None:
+    """Raise ValueError where layers would read values that only some tokens have."""
+    layers: dict[str, list[int]] = {}
+    for index, block in enumerate(blocks):
+        names = {part.carries for part in block.mixer.modules() if isinstance(part, Mixer)}
+        for name in names - {""}:
+            layers.setdefault(name, []).append(index)
+    for name, (first, *readers) in layers.items():
+        if readers and isinstance(blocks[first], RoutedBlock):
+            raise ValueError(
+                f"mixture_of_depths: layer {readers[0] + 1} reads the {name} of layer {first + 1}, which "
+                "processes only some tokens, as all even layers do: put the first layer of this type at an "
+                "odd place, such as layer 1, or set its value_residual=false"
+            )

@@ -112,6 +112,7 @@ class RWKV7(RecurrentMixer):
         self.heads, self.width = config.num_heads, config.head_width(d_model)
         self.scan = config.scan
         self.value_rank = config.value_rank if config.value_residual else None
+        self.carries = "rwkv7 values" if config.value_residual else ""
         self.layer, self.layers = 0, 1
         channels = self.heads * self.width
         self.shift_6D = nn.Parameter(torch.empty(len(INPUTS), d_model))
@@ -211,7 +212,7 @@ class RWKV7(RecurrentMixer):
     def _values(self, x_BTD: Tensor, context: Context) -> Tensor:
         """Return the values (B, T, C), with a part of those of the first layer in all later ones."""
         v_BTC = filtered(self, "v", self.v(x_BTD), context)
-        first_BTC = context.carried.setdefault("rwkv7 values", v_BTC)
+        first_BTC = context.carried.setdefault(self.carries, v_BTC) if self.carries else v_BTC
         if self.residual is None:
             return v_BTC
         return torch.lerp(v_BTC, first_BTC, self.residual(x_BTD).sigmoid())

@@ -248,10 +248,10 @@ class Trainer:
     def _gradients(self, view: View, count: Tensor, size: int) -> Tensor:
         """Accumulate the gradients of the batch's mean loss, ``size`` sequences at a time.
 
-        It can be repeated: gradients and dropout are reset. Returns the part of the loss that this process
-        computed, a float64 scalar on its device.
+        It can be repeated: gradients, counts of routers and dropout are reset. Returns the part of the loss
+        that this process computed, a float64 scalar on its device.
         """
-        self.optimizer.zero_grad(set_to_none=True)
+        self.model.zero_grad(set_to_none=True)
         seed = dropout_seed(self.seed, self.state.step, self.strategy.dims.data_rank)
         if self.device.type == "cpu":
             torch.default_generator.manual_seed(seed)  # torch.manual_seed needs 0.3 ms, to format the stack

@@ -66,6 +66,7 @@ class Attention(SoftmaxAttention):
             self.k_norm = make_norm(norm, kv_width if full else self.head_dim, norm_eps)
         if self.positional and positions is not None and positions.by_layer:
             self.own_bias = relative_bias(positions, self.num_heads, bidirectional=not causal)
+        self.carries = "attention values" if config.value_residual else ""
         self.value_factor_2: nn.Parameter | None = None
         """Factors of the values of the first layer and of this one, where they are added."""
         if config.sinks:
@@ -99,9 +100,9 @@ class Attention(SoftmaxAttention):
 
     def _values(self, x_BTD: Tensor, context: Context) -> Tensor:
         v_BTC = filtered(self, "v", self.v(x_BTD), context)
-        if not self.config.value_residual:
+        if not self.carries:
             return v_BTC
-        first_BTC = context.carried.setdefault("attention values", v_BTC)
+        first_BTC = context.carried.setdefault(self.carries, v_BTC)
         if self.value_factor_2 is None:
             return v_BTC
         first_factor, factor = self.value_factor_2.to(v_BTC.dtype)

@@ -44,11 +44,12 @@ class ExpertsConfig:
     """``token``: tokens choose experts. ``expert``: each expert selects an equal part of a sequence's tokens
     (Zhou et al. 2022, arXiv 2202.09368); that depends on later tokens, and causal models reject it."""
     capacity_factor: float | None = None
-    """In training, an expert accepts this many times an even part of a sequence's tokens; those that come
-    later are dropped and keep only the residual (Switch, arXiv 2101.03961). Null drops none."""
+    """In training, an expert accepts this many times an even part of the tokens of a sequence, or of a packed
+    document; those that come later are dropped and keep only the residual (Switch, arXiv 2101.03961). Null
+    drops none."""
     capacity: int | None = None
-    """An expert accepts this many tokens of a sequence, in training and after; null for no limit. One piece
-    of a sequence that is decoded counts as a sequence."""
+    """An expert accepts this many tokens of a sequence or packed document, in training and after; null for no
+    limit. One piece of a sequence that is decoded counts as a sequence."""
     jitter: float = 0.0
     """In training, what the router reads is multiplied by noise from [1 - jitter, 1 + jitter] (Switch)."""
     jitter_experts: bool = False

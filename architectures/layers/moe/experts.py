@@ -93,7 +93,8 @@ class Experts(FeedForward):
     def forward(self, x_BTD: Tensor, context: Context | None = None) -> tuple[Tensor, Auxiliary]:
         valid_BT = None if context is None else context.valid_BT
         noisy_BTD = self.router.noisy(x_BTD)
-        routing = self.router.route(noisy_BTD, valid_BT)
+        documents_BT = None if context is None else context.documents_BT
+        routing = self.router.route(noisy_BTD, valid_BT, documents_BT)
         if self.config.jitter_experts:
             x_BTD = noisy_BTD.to(x_BTD.dtype)
         if self.watcher is not None:
@@ -155,6 +156,9 @@ class Experts(FeedForward):
 
     def after_step(self) -> None:
         self.router.after_step()
+
+    def forget_step(self) -> None:
+        self.router.forget_step()
 
     def flops(self, length: int) -> Flops:
         c = self.config

@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from architectures.layers.block import BALANCE_SUMS, Auxiliary
+from architectures.layers.context import restart
 from architectures.layers.moe.config import ExpertsConfig
 from architectures.layers.moe.dispatch import count_visits
 from architectures.layers.precise_linear import PreciseLinear
@@ -37,6 +38,8 @@ class Routing:
     """Factors of the outputs of the chosen experts."""
     kept_BTK: Tensor | None
     """False where an expert does not take a token; None where all do."""
+    documents_BT: Tensor | None = None
+    """The document of each token; None where a row is one document."""
 
 
 class Router(PreciseLinear):
@@ -57,8 +60,8 @@ class Router(PreciseLinear):
         if config.bias_rate is not None:
             self.register_buffer("selection_X", torch.zeros(config.num_experts))
 
-    def route(self, x_BTD: Tensor, valid_BT: Tensor | None) -> Routing:
-        """Return the experts of each token. Padding does not affect other tokens."""
+    def route(self, x_BTD: Tensor, valid_BT: Tensor | None, documents_BT: Tensor | None = None) -> Routing:
+        """Return the experts of each token. Padding and other documents of a row do not affect it."""
         logits_BTX = self(x_BTD)
         score_BTX = logits_BTX.softmax(-1) if self.config.score == "softmax" else logits_BTX.sigmoid()
         if self.config.choice == "expert":
@@ -76,7 +79,8 @@ class Router(PreciseLinear):
             score_BTX=score_BTX,
             expert_BTK=expert_BTK,
             gate_BTK=gate_BTK,
-            kept_BTK=self.within_capacity(expert_BTK, valid_BT, training=self.training),
+            kept_BTK=self.within_capacity(expert_BTK, valid_BT, documents_BT, training=self.training),
+            documents_BT=documents_BT,
         )
 
     def noisy(self, x_BTD: Tensor) -> Tensor:
@@ -102,9 +106,9 @@ class Router(PreciseLinear):
         return score_BTX.topk(c.experts_per_token, dim=-1).indices
 
     def within_capacity(
-        self, expert_BTK: Tensor, valid_BT: Tensor | None, *, training: bool
+        self, expert_BTK: Tensor, valid_BT: Tensor | None, documents_BT: Tensor | None, *, training: bool
     ) -> Tensor | None:
-        """Tokens within the capacity of their expert, counted in the order of the sequence; None for all.
+        """Tokens within the capacity of their expert, counted in the order of each document; None for all.
 
         Earlier tokens come first, with all their choices, so that a token does not depend on later ones.
         """
@@ -114,14 +118,20 @@ class Router(PreciseLinear):
             return None
         B, T, K = expert_BTK.shape
         valid_BT1 = (expert_BTK.new_ones(B, T) if valid_BT is None else valid_BT.long())[..., None]
+        first_BT, length_BT = document_extents(valid_BT1[..., 0], documents_BT)
         if factor is None:
-            limit_B = expert_BTK.new_full((B,), c.capacity or 0)
+            limit_BT = torch.full_like(length_BT, c.capacity or 0)
         else:
-            limit_B = (factor * K / c.num_experts * valid_BT1.sum((1, 2))).ceil()
+            limit_BT = (factor * K / c.num_experts * length_BT).ceil()
         chosen_BTKX = F.one_hot(expert_BTK, c.num_experts) * valid_BT1[..., None]
         rank_BTKX = chosen_BTKX.flatten(1, 2).cumsum(1).view_as(chosen_BTKX)
+        if documents_BT is not None:  # without the choices of the documents before
+            before_BTX = rank_BTKX[:, :, -1] - chosen_BTKX.sum(2)
+            rank_BTKX = (
+                rank_BTKX - before_BTX.gather(1, first_BT[..., None].expand_as(before_BTX))[:, :, None]
+            )
         rank_BTK = rank_BTKX.gather(-1, expert_BTK[..., None]).squeeze(-1)
-        return (rank_BTK <= limit_B[:, None, None]) & valid_BT1.bool()
+        return (rank_BTK <= limit_BT[..., None]) & valid_BT1.bool()
 
     def _experts_choose(self, logits_BTX: Tensor, score_BTX: Tensor, valid_BT: Tensor | None) -> Routing:
         """Each expert selects the k T / X tokens of a sequence with its highest scores."""
@@ -157,6 +167,10 @@ class Router(PreciseLinear):
 
         return add
 
+    def forget_step(self) -> None:
+        """Drop the choices counted since the last step."""
+        self.counts_X = None
+
     @torch.no_grad()
     def after_step(self) -> None:
         """Update the bias by the choices since the last step, those of all processes.
@@ -172,6 +186,19 @@ class Router(PreciseLinear):
             torch.distributed.all_reduce(count_X)
         self.selection_X += self.config.bias_rate * (count_X.mean() - count_X).sign()
         self.selection_X -= self.selection_X.mean()
+
+
+def document_extents(is_token_BT: Tensor, documents_BT: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Return the index of the first token of the document of each token, and the tokens in that document.
+
+    Both have shape (B, T). Padding, where ``is_token_BT`` is 0, does not count.
+    """
+    if documents_BT is None:
+        return torch.zeros_like(is_token_BT), is_token_BT.sum(1, keepdim=True).expand_as(is_token_BT)
+    index_1T = torch.arange(is_token_BT.shape[1], device=is_token_BT.device)[None]
+    first_BT = index_1T - restart(documents_BT, index_1T)
+    count_BT = torch.zeros_like(is_token_BT).scatter_add(1, first_BT, is_token_BT)
+    return first_BT, count_BT.gather(1, first_BT)
 
 
 def router_losses(routing: Routing, valid_BT: Tensor | None, config: ExpertsConfig) -> Auxiliary:

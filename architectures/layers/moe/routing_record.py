@@ -140,7 +140,9 @@ def _record(layer: Experts, routing: Routing, valid_BT: Tensor | None) -> Routin
     score_BTX = routing.score_BTX / routing.score_BTX.sum(-1, keepdim=True)
     trained_BTK = routing.kept_BTK
     if layer.config.choice == "token":
-        trained_BTK = layer.router.within_capacity(routing.expert_BTK, valid_BT, training=True)
+        trained_BTK = layer.router.within_capacity(
+            routing.expert_BTK, valid_BT, routing.documents_BT, training=True
+        )
     if valid_BT is None:
         valid_BT = torch.ones_like(score_BTX[..., 0], dtype=torch.bool)
     requested_BTK = valid_BT[..., None].expand_as(routing.expert_BTK)

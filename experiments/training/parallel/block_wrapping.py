@@ -21,9 +21,18 @@ def recompute(block: Block) -> None:
     inner = block.forward
 
     def forward(x_BTD: Tensor, context: Context, *more: Any) -> Any:
+        carried, mirrored = dict(context.carried), dict(context.carried_mirrored)
+
         def run(x_BTD: Tensor, *more: Any) -> Any:
-            # A copy, so that the recomputation sees the same context as the first pass.
-            return inner(x_BTD, replace(context, _made=dict(context._made)), *more)
+            # Copies, so that the recomputation sees the same context as the first pass.
+            seen = replace(
+                context, _made=dict(context._made), carried=dict(carried), carried_mirrored=dict(mirrored)
+            )
+            output = inner(x_BTD, seen, *more)
+            # Later blocks read the values of the first pass.
+            context.carried = {**seen.carried, **context.carried}
+            context.carried_mirrored = {**seen.carried_mirrored, **context.carried_mirrored}
+            return output
 
         return checkpoint(run, x_BTD, *more, use_reentrant=False)
 

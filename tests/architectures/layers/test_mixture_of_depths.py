@@ -17,7 +17,9 @@ from architectures.backbones.decoder import Decoder, DecoderConfig
 from architectures.layers.attention.config import AttentionConfig
 from architectures.layers.mixture_of_depths import PREDICTOR_COEFFICIENT, RoutedBlock
 from architectures.layers.positions import PositionsConfig
+from architectures.mixers.rwkv7 import Config as RWKV7Config
 from experiments.objectives.decoding.steps import problem
+from experiments.training.parallel.block_wrapping import recompute
 from tests.architectures.conformance import check_no_leak, enliven
 from tests.architectures.test_conformance import build
 
@@ -236,9 +238,38 @@ def test_biases_of_scores_by_distance_are_refused(kind: str) -> None:
         build("decoder", mixture_of_depths=0.5, positions=PositionsConfig(kind=kind))
 
 
-def test_the_first_values_of_a_residual_must_be_those_of_all_tokens() -> None:
-    attention = AttentionConfig(num_heads=2, value_residual=True)
-    layers = ["mamba", "attention"]
-    model: Backbone = build("hybrid", mixture_of_depths=0.5, attention=attention, layers=layers, num_layers=4)
-    with pytest.raises(ValueError, match="must process all tokens"):
-        model(torch.randint(29, (1, 8)))
+VALUES = AttentionConfig(num_heads=2, value_residual=True)
+NO_VALUES = {"rwkv7": RWKV7Config(value_residual=False)}
+
+
+@pytest.mark.parametrize("kind", ["attention", "rwkv7"])
+def test_values_of_some_tokens_cannot_be_read_by_later_layers(kind: str) -> None:
+    layers = ["gla", kind, "gla", kind]
+    with pytest.raises(ValueError, match=f"layer 4 reads the {kind} values of layer 2") as raised:
+        hybrid(layers, attention=VALUES)
+    for advised in (hybrid([kind, "gla"] * 2, attention=VALUES), hybrid(layers, **NO_VALUES)):
+        assert advised(torch.randint(29, (1, 8))).logits_BTV.isfinite().all()
+    assert "value_residual=false" in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "layers",
+    [["gla", "gla", "rwkv7"], ["gla", "gla", "attention"], ["gla", "rwkv7"], ["gla", "attention"],
+     ["rwkv7", "gla", "rwkv7"]],
+)  # fmt: skip
+def test_blocks_that_are_computed_again_see_the_values_of_the_first_pass(layers: list[str]) -> None:
+    found = []
+    for again in (False, True):
+        torch.manual_seed(0)
+        model = hybrid(layers, attention=VALUES).double().train()
+        if again:
+            for block in model.blocks:
+                recompute(block)
+        model(torch.randint(29, (2, 12))).logits_BTV.square().sum().backward()
+        found.append([p.grad for p in model.parameters() if p.grad is not None])
+    assert len(found[0]) == len(found[1]) > 0
+    assert all(map(torch.equal, *found))
+
+
+def hybrid(layers: list[str], **settings: Any) -> Backbone:
+    return build("hybrid", mixture_of_depths=0.5, layers=layers, num_layers=len(layers), **settings)

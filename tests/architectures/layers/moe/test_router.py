@@ -154,6 +154,17 @@ def test_each_sequence_fills_experts_of_its_own_and_padding_takes_no_place(setti
         assert not kept[row, length:].any()
 
 
+@pytest.mark.parametrize("settings", [{"capacity": 2}, {"capacity_factor": 0.7}])
+def test_packed_documents_fill_experts_of_their_own(settings):
+    made, x, sizes = router(4, 2, **settings), tokens(2, 14, 6), [6, 1, 4]
+    documents_T = torch.repeat_interleave(torch.tensor([5, 2, 9, 9]), torch.tensor([*sizes, 3]))
+    valid_BT = (torch.arange(14) < sum(sizes)).expand(2, -1)
+    kept = made.route(x, valid_BT, documents_T.expand(2, -1)).kept_BTK
+    for alone, together in zip(x.split([*sizes, 3], dim=1)[:3], kept.split([*sizes, 3], dim=1), strict=False):
+        assert torch.equal(made.route(alone, None).kept_BTK, together)
+    assert not kept[:, sum(sizes) :].any()
+
+
 def test_what_comes_later_fills_no_place_of_what_comes_before():
     made, x = router(4, 2, capacity=3), tokens(1, 12, 6)
     changed = torch.cat([x[:, :7], tokens(1, 20, 6)[:, -5:]], dim=1)
