@@ -164,7 +164,7 @@ def valid_continuations(model: Backbone, objective: Objective, task: Task, batch
         continuations += objective.sample(
             model,
             rows,
-            max_tokens=task.sequence_length - max(map(len, rows)),
+            max_tokens=task.sequence_length - max(map(len, prompts)),
             generators=[example_generator("test", start + row) for row in range(len(rows))],
             sampling=SamplingConfig(),
             stop=task.stops,

@@ -22,6 +22,7 @@ from architectures.backbone import Backbone, Capabilities, Output, flat_indices,
 from architectures.kernels.pointwise import cross_entropy
 from experiments.data.tokenizers.vocabulary import Vocabulary
 from experiments.runtime.errors import DataError
+from experiments.runtime.seeds import torch_seed
 from experiments.tasks.metrics import Likelihood, Metric
 from experiments.tasks.task import EXCESS_BITS, Batch, Task
 
@@ -328,9 +329,22 @@ def documents(shown_BT: Tensor, vocabulary: Vocabulary) -> Tensor:
     return (shown_BT == vocabulary.eos).cumsum(1)
 
 
-def row_noise(generators: Sequence[torch.Generator], length: int) -> Tensor:
-    """Uniform values (B, T), each row drawn from a separate generator."""
-    return torch.stack([torch.rand(length, generator=generator) for generator in generators])
+def row_noise(generators: Sequence[torch.Generator], drawn_BX: Tensor) -> Tensor:
+    """Return uniform values (B, X) where ``drawn_BX`` is True and 0 elsewhere; a generator for each row.
+
+    Nothing is drawn for padding, so that neither the values of a row nor the state of its generator depend on
+    how far its batch is padded.
+    """
+    noise_BX = torch.zeros(drawn_BX.shape)
+    for noise_X, drawn_X, generator in zip(noise_BX, drawn_BX, generators, strict=True):
+        noise_X[drawn_X] = torch.rand(int(drawn_X.sum()), generator=generator)
+    return noise_BX
+
+
+def separate_generators(generators: Sequence[torch.Generator], purpose: str) -> list[torch.Generator]:
+    """Return a generator for each row with a stream of its own, regardless of what was drawn before."""
+    seeds = [torch_seed(generator.initial_seed(), purpose) for generator in generators]
+    return [torch.Generator().manual_seed(seed) for seed in seeds]
 
 
 def in_text_order(values_BY: Tensor, view: View, scored_BT: Tensor) -> Tensor:

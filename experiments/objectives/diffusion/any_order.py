@@ -47,7 +47,8 @@ class AnyOrder(MaskedDiffusion):
         batch = self._canvas(batch)
         B, T = batch.tokens_BT.shape
         offset_B1 = torch.arange(B)[:, None] / B
+        scored_BT = batch.answer_BT & batch.valid_BT
         noised = fixed_count(
-            batch.answer_BT & batch.valid_BT, self.blocks(T), [generator] * B, (offset_B1, 1 / B)
+            scored_BT, torch.ones_like(scored_BT), self.blocks(T), [generator] * B, (offset_B1, 1 / B)
         )
         return self._averaged(self.noised_view(batch, batch.tokens_BT, *noised))

@@ -39,7 +39,14 @@ from experiments.objectives.generation_metrics import (
     generation_metrics,
     source_prompts,
 )
-from experiments.objectives.objective import Score, TokenScores, View, scored_bytes, weighted_cross_entropy
+from experiments.objectives.objective import (
+    Score,
+    TokenScores,
+    View,
+    scored_bytes,
+    separate_generators,
+    weighted_cross_entropy,
+)
 from experiments.runtime.errors import nearest
 from experiments.tasks.metrics import Likelihood, Metric, bits_per_byte, jackknife
 from experiments.tasks.task import Batch, Task
@@ -197,7 +204,10 @@ class MaskedDiffusion(UnmaskingObjective):
 
     @torch.no_grad()
     def evaluate(self, model: Backbone, batch: Batch, generators: Sequence[torch.Generator]) -> Score:
-        """Score a batch; of tasks with target texts, the bound of the target and the generated text."""
+        """Score a batch; of tasks with target texts, the bound of the target and the generated text.
+
+        What is generated does not depend on the number of samples that the bound is estimated from.
+        """
         if self.continues:
             return super().evaluate(model, batch, generators)
         score = self.likelihood_score(model, batch, generators)
@@ -205,7 +215,7 @@ class MaskedDiffusion(UnmaskingObjective):
             model,
             source_prompts(batch),
             max_tokens=batch.tokens_BT.shape[1],
-            generators=generators,
+            generators=separate_generators(generators, "generation"),
             sampling=GREEDY,
             stop={self.vocabulary.eos},
         )
@@ -235,17 +245,28 @@ class MaskedDiffusion(UnmaskingObjective):
     def estimates(self, model: Backbone, batch: Batch, generators: Sequence[torch.Generator]) -> Tensor:
         """``evaluation_samples`` estimates (B, S) of each sequence's bound, in nats, float64.
 
-        They are stratified: each sample draws from a separate interval of the times, or of the counts.
+        They are stratified: each sample draws from a separate interval of the times, or of the counts. Noise
+        is also drawn for padding, so that rows with generators of one seed share all draws, whatever their
+        lengths: the batch must have a width that follows from the length of each of its rows.
         """
-        samples = self._samples(model, batch, generators)
+        samples = self._samples(model, batch, generators, pads_draw=True)
         return torch.stack([nats_BT.sum(1).cpu() for nats_BT, _ in samples], dim=1)
 
     def _samples(
-        self, model: Backbone, batch: Batch, generators: Sequence[torch.Generator]
+        self,
+        model: Backbone,
+        batch: Batch,
+        generators: Sequence[torch.Generator],
+        *,
+        pads_draw: bool = False,
     ) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield weighted nats (B, T) of each masked copy, and the weights, float64 on the model's device."""
+        """Yield weighted nats (B, T) of each masked copy, and the weights, float64 on the model's device.
+
+        Noise is drawn for padding only if ``pads_draw``.
+        """
         device = next(model.parameters()).device
         batch = self._canvas(batch)
+        drawn_BT = torch.ones_like(batch.valid_BT) if pads_draw else batch.valid_BT
         samples = self.config.evaluation_samples
         scored_BT, block_T = batch.answer_BT & batch.valid_BT, self.blocks(batch.tokens_BT.shape[1])
         for index in range(samples):
@@ -254,9 +275,9 @@ class MaskedDiffusion(UnmaskingObjective):
                 yield self._permutation_nats(model, batch, generators), scored_BT.double()
                 continue
             if self.config.estimator == "fixed_count":
-                noised = fixed_count(scored_BT, block_T, generators, part)
+                noised = fixed_count(scored_BT, drawn_BT, block_T, generators, part)
             else:
-                noised = by_time(scored_BT, block_T, generators, part, self.noise)
+                noised = by_time(scored_BT, drawn_BT, block_T, generators, part, self.noise)
             view = self.noised_view(batch, batch.tokens_BT, *noised).to(device)
             yield self.nats(view.run(model), view).double(), view.weight_BT.double()
 

@@ -143,13 +143,20 @@ class UniformDiffusion(MaskedDiffusion):
         return view.weight_BT / (N * alpha_B1) * rate_BT
 
     def _samples(
-        self, model: Backbone, batch: Batch, generators: Sequence[torch.Generator]
+        self,
+        model: Backbone,
+        batch: Batch,
+        generators: Sequence[torch.Generator],
+        *,
+        pads_draw: bool = False,
     ) -> Iterator[tuple[Tensor, Tensor]]:
         batch, samples = self._canvas(batch), self.config.evaluation_samples
-        T, scored_BT = batch.tokens_BT.shape[1], (batch.answer_BT & batch.valid_BT).double()
+        drawn_BT = torch.ones_like(batch.valid_BT) if pads_draw else batch.valid_BT
+        scored_BT, once_B1 = (batch.answer_BT & batch.valid_BT).double(), drawn_BT.new_ones(len(drawn_BT), 1)
         for index in range(samples):
-            time_B = 1 - (index + row_noise(generators, 1)[:, 0].double()) / samples  # in (0, 1]
-            view = self._uniform_view(batch, time_B, row_noise(generators, T), row_noise(generators, T))
+            time_B = 1 - (index + row_noise(generators, once_B1)[:, 0].double()) / samples  # in (0, 1]
+            replaced_BT, token_BT = (row_noise(generators, drawn_BT) for _ in range(2))
+            view = self._uniform_view(batch, time_B, replaced_BT, token_BT)
             view = view.to(next(model.parameters()).device)
             yield self.nats(view.run(model), view).double(), scored_BT
 
@@ -170,7 +177,8 @@ class UniformDiffusion(MaskedDiffusion):
         tokens_BT, valid_BT, open_BT = padded_texts(texts, vocabulary, new, device)
         place_BN = open_BT.nonzero()[:, 1].view(len(texts), -1)
         forbidden_V = ~allowed_tokens(vocabulary, stop, device)
-        noisy_BN = self._random_tokens(row_noise(generators, place_BN.shape[1])).to(device)
+        open_BN = torch.ones(place_BN.shape, dtype=torch.bool)
+        noisy_BN = self._random_tokens(row_noise(generators, open_BN)).to(device)
         for before, after in itertools.pairwise(time_grid(self.steps, self.noise).tolist()):
             tokens_BT = tokens_BT.scatter(1, place_BN, noisy_BN)
             time = {"time_B": torch.full((len(texts),), before, device=device)} if model.takes_time else {}

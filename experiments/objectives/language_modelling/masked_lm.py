@@ -135,7 +135,7 @@ class MaskedLM(UnmaskingObjective):
         scored_BT = batch.answer_BT & self._symbols(batch)
         length_B = scored_BT.sum(1).clamp_min(1)
         samples_B = length_B.clamp_max(self.config.evaluation_positions or T)
-        order_BT = row_noise(generators, T).masked_fill(~scored_BT, 2.0).argsort(1).argsort(1)
+        order_BT = row_noise(generators, batch.valid_BT).masked_fill(~scored_BT, 2.0).argsort(1).argsort(1)
         nats_B = torch.zeros(B, dtype=torch.float64)
         nats_BT = torch.zeros(B, T, dtype=torch.float64)
         for index in range(int(samples_B.max())):

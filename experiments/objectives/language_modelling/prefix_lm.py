@@ -106,8 +106,9 @@ class PrefixLM(Objective):
         nats_BT, counted_BT = (torch.zeros(scored_BT.shape, dtype=torch.float64) for _ in range(2))
         cut_B1 = scored_BT[:, :1]
         samples = self.config.evaluation_samples if cut_B1.any() else 1
+        once_B1 = torch.ones_like(cut_B1)
         for _ in range(samples):
-            drawn_BT = suffix_mask(batch.valid_BT, row_noise(generators, 1)[:, 0])
+            drawn_BT = suffix_mask(batch.valid_BT, row_noise(generators, once_B1)[:, 0])
             suffix_BT = torch.where(cut_B1, drawn_BT, scored_BT)
             view = self._view(batch, suffix_BT)
             found_BY = self.nats_on_host(model, view)
