@@ -92,6 +92,9 @@ class StudyConfig:
     """A table of scores against a numeric column of the results frame, such as ``training_epochs``."""
     solved: float | None = None
     """A table of the fraction of seeds that reach this accuracy."""
+    stage: str | None = None
+    """Stage of a run in a parallel sweep, such as its budget. Stages are trained in the order of the sweep;
+    after each the answer so far is printed. Null: the longest runs of the sweep begin first."""
     ladder: LadderConfig | None = None
     """A table of the largest difficulty that each model solves: at an accuracy of ``solved``, 0.9 if null."""
     steps_to: str | None = None

@@ -6,6 +6,7 @@ It writes nothing and asks no process, so it may run anywhere that sees the fold
 
 from __future__ import annotations
 
+import contextlib
 import os
 import statistics
 import threading
@@ -25,16 +26,19 @@ import rich.text
 from experiments.run.planned import Planned
 from experiments.run.sweep_schedule import makespan
 from experiments.runtime import run_lock as lock
+from experiments.runtime.child_processes import run_python
 from experiments.runtime.console import SILENT, STYLES, clock, count, plain_table, table_console
 from experiments.runtime.errors import Preempted, RunError
 from experiments.runtime.run_status import RunStatus
-from experiments.tracking.run_files import EvaluationRow, TrainRow, parse_rows
+from experiments.tracking.run_files import EvaluationRow, RunResult, TrainRow, parse_rows
 from experiments.tracking.run_folder import RunFolder
 
 EVERY = 2.0
 """Seconds between two looks."""
-EVERY_LINE = 60.0
-"""Seconds between two lines about a sweep in a log file."""
+QUIET = 600.0
+"""Seconds without the end of a run after which a log file gets a line about the sweep."""
+WARM = 0.05
+"""Fraction of a training that tells its speed; the first steps are slower."""
 MOST_FAILED = 8
 """Failed runs that are listed."""
 TAIL = 16_384
@@ -67,6 +71,10 @@ class Look:
     tokens: float = 0.0
     seconds: float = 0.0
     """Seconds of training steps so far."""
+    outside: float | None = None
+    """Seconds that a complete run took besides, to start and to evaluate; None for any other."""
+    score: str = ""
+    """The score of a complete run, with the name of the metric."""
     train: TrainRow | None = None
     validation: EvaluationRow | None = None
     """The last rows of the record."""
@@ -90,13 +98,7 @@ def look(planned: Planned) -> Look:
     except RunError as error:
         return Look(planned=planned, status=str(RunStatus.UNREADABLE), message=str(error))
     if result is not None:
-        return Look(
-            planned=planned,
-            status=str(result.status),
-            message=" ".join((result.message or "").split()),
-            tokens=0.0 if result.training is None else result.training.tokens,
-            seconds=0.0 if result.training is None else result.training.seconds,
-        )
+        return _ended(planned, result)
     if not folder.exists():
         return Look(planned=planned, status="missing")
     train, validation = last_rows(folder / "metrics.jsonl")
@@ -113,33 +115,62 @@ def look(planned: Planned) -> Look:
     )
 
 
-def seconds_left(looks: list[Look]) -> float | None:
-    """Return the seconds until a study has ended, with as many runs at a time as now; None if nothing tells.
+def _ended(planned: Planned, result: RunResult) -> Look:
+    """Return what the result of a run says."""
+    training, outside, score = result.training, None, ""
+    if training is not None and result.status == RunStatus.COMPLETE:
+        with contextlib.suppress(OSError):  # a study that is being removed
+            begun, written = (
+                (planned.folder / name).stat().st_mtime for name in ("config.yaml", "result.json")
+            )
+            outside = max(0.0, written - begun - training.seconds)
+        if result.test_metrics:
+            score = f"{result.test_metrics[0].name} {result.test_metrics[0].value:.4f}"
+    return Look(
+        planned=planned,
+        status=str(result.status),
+        message=" ".join((result.message or "").split()),
+        tokens=0.0 if training is None else training.tokens,
+        seconds=0.0 if training is None else training.seconds,
+        outside=outside,
+        score=score,
+    )
 
-    A run that has not begun takes as long for its tokens and size as the median of its run configuration,
-    else of its backbone, else of all. The longest begin first, as in a sweep.
+
+def seconds_left(looks: list[Look], at_once: int = 0) -> float | None:
+    """Return the seconds until a study has ended; None if nothing tells.
+
+    A run that has not begun trains as long for its work as the median of its run configuration, else of its
+    backbone, else of all. A run also takes the median of the seconds outside training: not the mean, since a
+    run that was interrupted seems to take hours. Runs begin in the order of their stages, the longest first.
+
+    Args:
+        looks: progress of each run.
+        at_once: runs at a time, if that is more than are running now.
     """
     pace: dict[str, list[float]] = defaultdict(list)
-    for run in looks:
-        if run.tokens:
-            work = run.planned.tokens * run.planned.size * run.fraction_done
-            for group in (run.planned.cell, run.planned.backbone, ""):
-                pace[group].append(run.seconds / work)
+    told = [run for run in looks if run.fraction_done >= WARM] or [run for run in looks if run.tokens]
+    for run in told:
+        for group in (run.planned.cell, run.planned.backbone, ""):
+            pace[group].append(run.seconds / (run.planned.work * run.fraction_done))
     running = [run for run in looks if run.status == "running"]
-    if not pace or not running:
+    if not pace or not (running or at_once):
         return None
+    outside = statistics.median([run.outside for run in looks if run.outside is not None] or [0.0])
 
     def left(run: Look) -> float:
-        if run.seconds_left is not None:
-            return run.seconds_left
+        if run.fraction_done >= WARM and run.seconds_left is not None:
+            return run.seconds_left + outside
         alike = pace.get(run.planned.cell) or pace.get(run.planned.backbone) or pace[""]
-        return statistics.median(alike) * run.planned.tokens * run.planned.size
+        return statistics.median(alike) * run.planned.work * (1 - run.fraction_done) + outside
 
-    waiting = [left(run) for run in looks if run.status in OPEN and run.status != "running"]
-    return makespan(sorted(waiting, reverse=True), len(running), [left(run) for run in running])
+    waiting = [run for run in looks if run.status in OPEN and run.status != "running"]
+    stages = list(dict.fromkeys(run.planned.stage for run in looks))
+    waiting.sort(key=lambda run: (stages.index(run.planned.stage), -left(run)))
+    return makespan(list(map(left, waiting)), max(at_once, len(running)), list(map(left, running)))
 
 
-def headline(study: str, looks: list[Look]) -> str:
+def headline(study: str, looks: list[Look], at_once: int = 0) -> str:
     """Return one line: runs that are done, running and failed, and the time left of all of them."""
     counts = Counter(run.status for run in looks)
     failed = sum(counts[status] for status in FAILED)
@@ -147,17 +178,17 @@ def headline(study: str, looks: list[Look]) -> str:
     parts += [f"{counts['running']} running"] * bool(counts["running"])
     parts += [f"{failed} failed"] * bool(failed)
     parts.append(f"{_fraction_done(looks):.0%} trained")
-    if (left := seconds_left(looks)) is not None:
+    if (left := seconds_left(looks, at_once)) is not None:
         parts.append(f"ETA {clock(left)}")
     return ", ".join(parts)
 
 
-def screen(study: str, looks: list[Look]) -> rich.console.Group:
+def screen(study: str, looks: list[Look], at_once: int = 0) -> rich.console.Group:
     """Return the headline, the active runs, those that failed, and a row for each backbone.
 
     A terminal that is too low cuts the last lines.
     """
-    parts: list[Any] = [rich.text.Text(headline(study, looks), style="bold")]
+    parts: list[Any] = [rich.text.Text(headline(study, looks, at_once), style="bold")]
     active = [run for run in looks if run.status == "running"]
     if active:
         parts.append(_active(active))
@@ -194,17 +225,15 @@ def watch(study: str, planned: list[Planned]) -> list[Look]:
 
 @contextmanager
 def following(study: str, planned: list[Planned]) -> Iterator[None]:
-    """Show a sweep of this process or of those that it starts: a live view, or a line a minute in a log file.
+    """Show a sweep of this process or of those that it starts: a live view, or a line a run in a log file.
 
-    On a terminal the runs print nothing themselves.
+    The runs print nothing themselves. After each stage, the answer so far is printed.
     """
     console, ended = table_console(), threading.Event()
     is_live = console.is_terminal and not console.is_dumb_terminal
-    view = threading.Thread(
-        target=_show if is_live else _report, args=(console, ended, study, planned), name="live view"
-    )
-    if is_live:
-        os.environ[SILENT] = "1"
+    show = _show if is_live else _report
+    view = threading.Thread(target=show, args=(console, ended, _Sweep(study, planned)), name="live view")
+    os.environ[SILENT] = "1"
     view.start()
     try:
         yield
@@ -214,21 +243,67 @@ def following(study: str, planned: list[Planned]) -> Iterator[None]:
         os.environ.pop(SILENT, None)
 
 
-def _show(console: rich.console.Console, ended: threading.Event, study: str, planned: list[Planned]) -> None:
-    looks = [look(run) for run in planned]
-    with rich.live.Live(screen(study, looks), console=console, auto_refresh=False, transient=True) as live:
+class _Sweep:
+    """The runs of a sweep as they were when last looked at."""
+
+    def __init__(self, study: str, planned: list[Planned]) -> None:
+        self.study = study
+        self.looks = [look(run) for run in planned]
+        self.at_once = 0
+        """The most runs that have been seen running; between two runs there are fewer."""
+        self._open_stages = [*dict.fromkeys(run.stage for run in planned if run.stage)]
+
+    def look_again(self) -> list[Look]:
+        """Return the runs that have ended since."""
+        before, self.looks = self.looks, _looked_again(self.looks)
+        self.at_once = max(self.at_once, sum(run.status == "running" for run in self.looks))
+        changed = zip(before, self.looks, strict=True)
+        return [now for then, now in changed if then.status in OPEN and now.status in ENDED]
+
+    def ended_stage(self) -> str:
+        """Return the next stage whose runs have all ended, once; empty if there is none."""
+        stage = next(iter(self._open_stages), None)
+        if stage is None or any(run.status in OPEN for run in self.looks if run.planned.stage == stage):
+            return ""
+        return self._open_stages.pop(0)
+
+    def answer(self) -> str:
+        """Return what the analysis concludes from the runs so far; empty if there is nothing to compare."""
+        runs = self.looks[0].planned.folder.parents[2]
+        words = [f"study={self.study}", f"runs={runs}"]
+        return run_python(["-m", "analysis.answer", *words], capture=True).stdout.strip()
+
+
+def _show(console: rich.console.Console, ended: threading.Event, sweep: _Sweep) -> None:
+    def view() -> rich.console.Group:
+        return screen(sweep.study, sweep.looks, sweep.at_once)
+
+    with rich.live.Live(view(), console=console, auto_refresh=False, transient=True) as live:
         while not ended.wait(EVERY):
-            looks = _looked_again(looks)
-            live.update(screen(study, looks), refresh=True)
+            sweep.look_again()
+            if stage := sweep.ended_stage():
+                console.print(f"{stage}: {sweep.answer()}", markup=False, highlight=False)
+            live.update(view(), refresh=True)
 
 
-def _report(
-    console: rich.console.Console, ended: threading.Event, study: str, planned: list[Planned]
-) -> None:
-    looks = [Look(planned=run, status="missing") for run in planned]
-    while not ended.wait(EVERY_LINE):
-        looks = _looked_again(looks)
-        print(headline(study, looks), flush=True)
+def _report(_: rich.console.Console, ended: threading.Event, sweep: _Sweep) -> None:
+    printed, is_last = time.monotonic(), False
+    while not is_last:
+        is_last = ended.wait(EVERY)  # the runs that end last have their lines, too
+        for run in sweep.look_again():
+            took = f"{run.score or run.message}, {clock(run.seconds)} of training"
+            told = f"{run.status}: {took}" if run.status in FAILED else took
+            print(f"[{run.planned.cell} s{run.planned.seed}] {told}; {_progress(sweep)}", flush=True)
+            printed = time.monotonic()
+        if stage := sweep.ended_stage():
+            print(f"{stage}: {sweep.answer()}", flush=True)
+        if time.monotonic() - printed > QUIET:
+            print(_progress(sweep), flush=True)
+            printed = time.monotonic()
+
+
+def _progress(sweep: _Sweep) -> str:
+    return headline(sweep.study, sweep.looks, sweep.at_once)
 
 
 def _looked_again(looks: list[Look]) -> list[Look]:

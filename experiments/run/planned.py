@@ -10,6 +10,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from experiments.run.settings import Settings
 
+STEP_FLOPS = 1.5e8
+"""FLOPs that a core computes in the time that a step takes in any case, for calls of small operations."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Planned:
@@ -22,11 +25,22 @@ class Planned:
     tokens: int
     """Tokens of training."""
     size: int = 1
-    """``scale.target``. Within a study, training takes about as long as tokens times size."""
+    """``scale.target``."""
+    flops: float = 0.0
+    """FLOPs of training; 0 if the model has not been sized."""
+    steps: int = 0
+    """Steps of training; 0 if the model has not been sized."""
+    stage: str = ""
+    """``study.stage``: the runs of a stage are trained before those of the next one."""
+
+    @property
+    def work(self) -> float:
+        """Return a number that the seconds of training are about proportional to, within a study."""
+        return self.flops + STEP_FLOPS * self.steps if self.flops else float(self.tokens * self.size)
 
     @classmethod
-    def of(cls, settings: Settings) -> Planned:
-        """Return the run of settings."""
+    def of(cls, settings: Settings, *, flops: float = 0.0, steps: int = 0) -> Planned:
+        """Return the run of settings; ``flops`` and ``steps`` of its training, where they are known."""
         return cls(
             cell=settings.cell,
             backbone=settings.names.backbone,
@@ -34,6 +48,9 @@ class Planned:
             folder=settings.folder,
             tokens=settings.budget.tokens,
             size=settings.scale.target or 1,
+            flops=flops,
+            steps=steps,
+            stage=settings.study.stage or "",
         )
 
     def with_seed(self, seed: int) -> Planned:

@@ -35,6 +35,11 @@ class RunCost:
     planned: Planned | None = None
     """The run, for the view of the sweep; None where its settings cannot be read."""
 
+    @property
+    def stage(self) -> str:
+        """Return the stage that the run belongs to."""
+        return self.planned.stage if self.planned else ""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Schedule:
@@ -48,11 +53,18 @@ class Schedule:
     """Threads of each: the same, since the number may change last digits."""
     limit: str
     """The reason for the number of simultaneous runs."""
+    stages: int = 1
+    """Groups of runs that begin one after another (``study.stage``)."""
+
+    @property
+    def of_stages(self) -> str:
+        """Return which runs the longest are the first of, if there are several stages."""
+        return f" of each of {self.stages} stages" if self.stages > 1 else ""
 
     def __str__(self) -> str:
         """Return the line that is printed before the first run."""
         return (
-            f"{plural(len(self.order), 'run')}, the longest first: {self.at_once} at a time, "
+            f"{plural(len(self.order), 'run')}, the longest first{self.of_stages}: {self.at_once} at a time, "
             f"{plural(self.threads, 'thread')} each; limited by {self.limit}"
         )
 
@@ -85,12 +97,14 @@ def make_schedule(
         limits[size] = int(memory // largest)
     limit = min(limits, key=lambda name: limits[name])
     at_once = max(1, limits[limit])
+    stages = list(dict.fromkeys(cost.stage for cost in costs))
     useful = min(min(cost.useful_threads for cost in costs), cores // at_once, threads)
     return Schedule(
-        order=sorted(range(len(costs)), key=lambda run: -costs[run].flops),
+        order=sorted(range(len(costs)), key=lambda run: (stages.index(costs[run].stage), -costs[run].flops)),
         at_once=at_once,
         threads=requested if any(cost.threads for cost in costs) else max(1, useful),
         limit=limit,
+        stages=len(stages),
     )
 
 

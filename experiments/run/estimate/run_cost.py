@@ -31,7 +31,7 @@ def estimate_cost(settings: Settings) -> RunCost:
         threads=settings.device.threads,
         useful_threads=useful_threads(settings, run_plan),
         on_gpu=torch_device(settings.device.name).type == "cuda",
-        planned=Planned.of(settings),
+        planned=Planned.of(settings, flops=run_plan.cost.planned.flops, steps=run_plan.cost.planned.steps),
     )
 
 

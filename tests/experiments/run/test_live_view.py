@@ -99,6 +99,9 @@ def test_the_time_left_goes_by_backbone_and_by_how_many_run(tmp_path: Path) -> N
     assert seconds_left([done, *waiting, slow, slow]) == 30 + 40  # the longest first, the others beside it
     assert seconds_left([done, at("decoder", "missing")]) is None  # nothing runs
     assert seconds_left([at("decoder", "running")]) is None  # nothing tells
+    # Between two runs fewer are running than there are processes.
+    between = [done, slow, at("mamba", "missing"), at("mamba", "missing")]
+    assert (seconds_left(between), seconds_left(between, at_once=2)) == (110, 70)
 
 
 def test_a_failure_is_shown_with_its_reason(tmp_path: Path) -> None:
@@ -142,11 +145,11 @@ def test_a_sweep_is_followed_until_it_ends(
     console = rich.console.Console(width=80, file=screen_text, force_terminal=terminal)
     monkeypatch.setattr(live_view, "table_console", lambda: console)
     monkeypatch.setattr(live_view, "EVERY", 0.01)
-    monkeypatch.setattr(live_view, "EVERY_LINE", 0.01)
-    run = planned(tmp_path / "s0")
+    monkeypatch.setattr(live_view, "QUIET", 0.1)
+    run = planned(tmp_path / "runs" / "mine" / "cell" / "s0")
     with following("mine", [run, run.with_seed(1)]):
-        assert (SILENT in os.environ) == terminal  # the processes of the sweep leave it the terminal
-        run.folder.mkdir()
+        assert SILENT in os.environ  # the runs leave the output to the view
+        run.folder.mkdir(parents=True)
         write_result(run.folder, {"status": "complete", "training": {"tokens": 1000, "seconds": 7.0}})
         time.sleep(0.5)
     assert SILENT not in os.environ
@@ -154,6 +157,36 @@ def test_a_sweep_is_followed_until_it_ends(
     assert "mine: 0 of 2 runs done, 0% trained" in text or not terminal
     assert "mine: 1 of 2 runs done, 50% trained" in text
     assert "live view" not in [thread.name for thread in threading.enumerate()]
+
+
+def test_a_log_file_has_a_line_for_each_run_and_the_answer_after_each_stage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(live_view, "EVERY", 0.01)
+    monkeypatch.setattr(live_view._Sweep, "answer", lambda sweep: f"{len(sweep.looks)} runs are compared")
+    small = dataclasses.replace(planned(tmp_path / "runs" / "mine" / "a" / "s0"), stage="small")
+    large = dataclasses.replace(planned(tmp_path / "runs" / "mine" / "b" / "s0"), stage="large")
+    failed = {"status": "diverged", "message": "loss is nan", "training": {"tokens": 500, "seconds": 3.0}}
+    with following("mine", [small, small.with_seed(1), large]):
+        for run, result in ((small, failed), (small.with_seed(1), complete(2.5)), (large, complete(1.5))):
+            run.folder.mkdir(parents=True)
+            write_result(run.folder, result)
+            time.sleep(0.2)
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.partition(";")[0] for line in lines] == [
+        "[decoder-recall-nano s0] diverged: loss is nan, 0:03 of training",
+        "[decoder-recall-nano s1] bits_per_byte 2.5000, 0:07 of training",
+        "small: 3 runs are compared",
+        "[decoder-recall-nano s0] bits_per_byte 1.5000, 0:07 of training",
+        "large: 3 runs are compared",
+    ]
+    assert lines[1].endswith("; mine: 1 of 3 runs done, 1 failed, 67% trained")
+
+
+def complete(score: float) -> dict:
+    """Return the result of a complete run."""
+    training = {"tokens": 1000, "seconds": 7.0}
+    return {"status": "complete", "training": training, "metrics": [{"value": score}]}
 
 
 def test_a_real_study_is_seen_to_run_to_be_killed_and_to_end(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from omegaconf import DictConfig
 from experiments.config import CONF
 from experiments.config.hydra_app import Parallel, start
 from experiments.run.estimate.run_cost import estimate_cost
+from experiments.run.planned import Planned
 from experiments.run.sweep_schedule import GIB, RunCost, Schedule, arrange, make_schedule, makespan
 from tests.experiments import commands
 
@@ -140,3 +141,13 @@ def test_a_parallel_sweep_composes_each_cell_once_for_all_seeds_and_reorders_it(
     assert len({tuple(cell) for cell in cells}) == 12
     assert shown == list(zip(tokens, cells, strict=True))  # the view has the runs that are started
     assert "12 runs, the longest first: 3 at a time, 1 thread each" in capsys.readouterr().out
+
+
+def test_stages_begin_in_the_order_of_the_sweep_and_the_longest_of_each_first() -> None:
+    def cost(stage: str, flops: float) -> RunCost:
+        run = Planned(cell="c", backbone="b", seed=0, folder=Path("s0"), tokens=1, stage=stage)
+        return RunCost(flops=flops, planned=run)
+
+    found = schedule(cost("small", 1), cost("large", 9), cost("small", 2), cost("large", 10))
+    assert found.order == [2, 0, 3, 1]
+    assert "4 runs, the longest first of each of 2 stages: " in str(found)

@@ -1,0 +1,56 @@
+"""Print what the runs of a study say so far, in sentences, and write nothing.
+
+    python -m analysis.answer study=main [runs=runs]
+
+``archbench train`` calls it after each stage of a study (``study.stage``); ``archbench compare`` prints the
+same sentences above its tables.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from analysis.load.study import load_study
+from analysis.stats.versus_baseline import with_differences
+from analysis.tables.compute import over_compute
+from analysis.tables.sentences import answers
+from analysis.tables.terminal import wrapped
+from experiments.config.options import run_command
+from experiments.runtime.console import table_console
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnswerConfig:
+    """The study."""
+
+    study: str
+    """The study to read, a folder inside ``runs``."""
+    runs: str = "runs"
+    """The folder of all studies."""
+
+
+def sentences(config: AnswerConfig) -> list[str]:
+    """Return a line for each task: over all budgets where there are several, else the differences.
+
+    Raises ValueError if the study has no runs.
+    """
+    frame = load_study(Path(config.runs), config.study)
+    return over_compute(frame) or answers(with_differences(frame))
+
+
+def show(lines: list[str]) -> None:
+    """Print the lines."""
+    for line in lines:
+        table_console().print(wrapped(line))
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Return the exit code: 0, or 2 for a mistake in the arguments."""
+    return run_command(__doc__, AnswerConfig, arguments, sentences, show)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
