@@ -27,6 +27,7 @@ from experiments.runtime.kernel_choice import (
     attention_case,
     compare,
     entropy_case,
+    linear_cases,
     norm_case,
     rotary_case,
     scan_cases,
@@ -48,6 +49,14 @@ ROWS = ((64, 64), (256, 64), (1024, 64), (1024, 256), (4096, 512))
 HEADS = ((1, 4, 64, 16), (4, 4, 256, 16), (4, 16, 256, 16), (8, 8, 512, 64))
 LOGITS = ((64, 64), (256, 64), (1024, 64), (1024, 256), (1024, 8192))
 SCANS = ((2, 64, 64, 16), (8, 64, 96, 16), (4, 256, 128, 16), (4, 256, 512, 16), (1, 2048, 256, 16))
+LINEAR = (
+    (2, 64, 2, 16),
+    (4, 256, 2, 24),
+    (4, 256, 2, 32),
+    (4, 256, 4, 64),
+    (2, 256, 4, 128),
+    (1, 2048, 2, 64),
+)
 
 
 def cases(kind: str, dtype: torch.dtype) -> Iterator[Case]:
@@ -64,6 +73,8 @@ def cases(kind: str, dtype: torch.dtype) -> Iterator[Case]:
     elif dtype == torch.float32:
         for size in SCANS:
             yield from scan_cases(*size)
+        for size in LINEAR:
+            yield from linear_cases(*size)
 
 
 def measure(case: Case, dtype: torch.dtype, turns: int) -> dict[str, Any]:

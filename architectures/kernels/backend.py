@@ -115,10 +115,16 @@ def resolve_path(path: str, operand: Tensor, unable: str = "") -> str:
         return path
     if not unable and installed() and not torch.are_deterministic_algorithms_enabled():
         return "mamba_ssm"
-    if not on_cpu or build.problem():
+    return portable_path("scan", operand)
+
+
+def portable_path(kernel: str, operand: Tensor) -> str:
+    """Return ``cpp`` where a kernel of ``cpu.where`` can run for such an operand and is faster, else
+    ``torch``."""
+    if operand.device.type != "cpu" or operand.dtype == torch.float64 or build.problem():
         return "torch"
     trained = torch.is_grad_enabled() and operand.requires_grad
-    return "cpp" if faster("scan", operand, trained=trained) else "torch"
+    return "cpp" if faster(kernel, operand, trained=trained) else "torch"
 
 
 def mamba_ssm_selective_scan(

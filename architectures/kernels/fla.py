@@ -16,10 +16,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from architectures.kernels import backend
 from architectures.kernels.backend import call_problem, kernel
 
-PATHS = ("auto", "fla", "torch", "reference")
-"""Paths of the scans that have no other kernels."""
+PATHS = ("auto", "fla", "cpp", "torch", "reference")
+"""Paths of the scans with a matrix state that have no other kernels."""
 DEVICES = ("cuda",)
 """Types of the devices that Triton compiles for."""
 WIDTHS = range(16, 257)
@@ -53,7 +54,9 @@ def _wrong_triton() -> str:
 
 
 def check_installed(path: str) -> None:
-    """Raise ValueError where ``path`` is ``fla`` and the kernels cannot be called."""
+    """Raise ValueError where ``path`` is ``fla`` or ``cpp`` and its kernels cannot be called."""
+    if path == "cpp":
+        backend.check_installed(path)
     if path == "fla" and (problem := import_problem()):
         raise ValueError(
             f"scan=fla needs the kernels of fla-core, which cannot be used ({problem}): {INSTALL}, "
@@ -68,18 +71,22 @@ def unsupported_widths(key: int, value: int) -> str:
     return f"heads with keys of width {key} and values of width {value} (only {WIDTHS.start} to {WIDTHS[-1]})"
 
 
-def resolve_path(path: str, operand: Tensor, unsupported: str = "") -> str:
-    """Return the path that runs a scan with a matrix state: ``fla``, or the configured one.
+def resolve_path(path: str, operand: Tensor, unsupported: str = "", *, portable: str = "") -> str:
+    """Return the path that runs a scan with a matrix state.
 
     Args:
         path: the configured one. ``auto`` is ``fla`` where it is installed and supports the call, except in
-            PyTorch's deterministic mode, else ``torch``.
+            PyTorch's deterministic mode, else ``cpp`` on a CPU with a C++ compiler where it is faster, else
+            ``torch``.
         operand: a tensor with the device and dtype of all operands.
         unsupported: what this call needs and the kernels do not support; empty if they support everything.
+        portable: name of the scan's kernel in C++ in ``cpu.where``; empty if there is none.
 
     Raises:
-        ValueError: ``fla`` is configured and cannot run.
+        ValueError: ``fla`` or ``cpp`` is configured and cannot run.
     """
+    if path == "cpp":
+        return backend.resolve_path(path, operand)
     if path not in ("auto", "fla"):
         return path
     if operand.device.type not in DEVICES or operand.dtype == torch.float64:
@@ -90,7 +97,7 @@ def resolve_path(path: str, operand: Tensor, unsupported: str = "") -> str:
             raise ValueError(f"scan=fla cannot do {unsupported}: set scan=auto or scan=torch")
         return path
     if unsupported or torch.are_deterministic_algorithms_enabled() or import_problem():
-        return "torch"
+        return backend.portable_path(portable, operand) if portable else "torch"
     return "fla"
 
 

@@ -60,20 +60,13 @@ class DeltaRule(LinearMixer):
         compute_dtype = torch.promote_types(v_BSHV.dtype, torch.float32)
         beta = self.strongest * self.beta(x_BTD).to(compute_dtype).sigmoid()
         beta_BSH = beta.unflatten(-1, (self.updates, -1)).flatten(1, 2)
-        q_BTHK, k_BSHK = unit(q_BTHK), unit(k_BSHK)
+        operands = (q_BTHK, k_BSHK, v_BSHV, beta_BSH, log_decay, memory_BHKV)
         with torch.autocast(x_BTD.device.type, enabled=False):
-            return delta_rule(q_BTHK, k_BSHK, v_BSHV, beta_BSH, log_decay, memory_BHKV, path=path)
+            return delta_rule(*operands, unit_keys=True, path=path)
 
     def memory_flops(self, length: int) -> int:
         sizes = (self.value_heads, self.key_width, self.value_width)
         return delta_rule_flops(length, *sizes, decays=self.decays, updates=self.updates)
-
-
-def unit(x_BTHK: Tensor) -> Tensor:
-    """Return the vectors scaled to length one, up to a small constant, in at least float32."""
-    scaled_BTHK = x_BTHK.to(torch.promote_types(x_BTHK.dtype, torch.float32))
-    scaled_BTHK = scaled_BTHK * (scaled_BTHK.square().sum(-1, keepdim=True) + 1e-6).rsqrt()
-    return scaled_BTHK.to(x_BTHK.dtype)
 
 
 Config = DeltaConfig

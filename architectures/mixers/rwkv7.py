@@ -48,8 +48,9 @@ class RWKV7Config(MixerConfig):
     value_residual: bool = True
     """Mix the values of the first layer with this mixer into those of all later ones."""
     scan: str = "auto"
-    """Path of the recurrence: ``fla`` (flash-linear-attention, CUDA), ``torch`` (chunked matrix form),
-    ``reference`` (plain loop), or ``auto``: ``fla`` where it can run, else ``torch``."""
+    """Path of the recurrence: ``fla`` (flash-linear-attention, CUDA), ``cpp`` (the recurrence in C++, CPU),
+    ``torch`` (chunked matrix form), ``reference`` (plain loop), or ``auto``: ``fla`` where it can run, else
+    ``cpp`` where it can run and is faster, else ``torch``."""
 
     def __post_init__(self) -> None:
         check_path(self.scan, fla.PATHS)
@@ -143,7 +144,8 @@ class RWKV7(RecurrentMixer):
 
     def path(self, operand: Tensor) -> str:
         """Return the path of the recurrence for such an operand."""
-        return fla.resolve_path(self.scan, operand, fla.unsupported_widths(self.width, self.width))
+        unsupported = fla.unsupported_widths(self.width, self.width)
+        return fla.resolve_path(self.scan, operand, unsupported, portable="linear attention")
 
     def scan_path(self) -> str:
         return self.path(self.out.weight)

@@ -5,7 +5,7 @@ another instruction set, such as NEON, each kernel is timed against PyTorch once
 and the ratios are stored next to the compiled library. ``archbench doctor`` prints them.
 ``benchmarks/kernels.py`` times the same cases in more sizes.
 
-Shapes: B batch, H heads, T length, E head width, C channels, N state.
+Shapes: B batch, H heads, T length, E head width, C channels, N state, K width of keys and of values.
 """
 
 from __future__ import annotations
@@ -35,6 +35,8 @@ from architectures.kernels.cpu.transformer_ops import (
     cpp_rotate,
 )
 from architectures.kernels.pointwise import ACTIVATIONS
+from architectures.layers.linear_attention.delta_rule import delta_rule
+from architectures.layers.linear_attention.dplr import dplr
 from architectures.layers.positions import Rotary, rotate_by_torch
 from architectures.layers.ssm.causal_conv1d import CausalConvolution
 from architectures.layers.ssm.selective_scan import selective_scan
@@ -152,6 +154,32 @@ def scan_cases(B: int, T: int, C: int, N: int) -> Iterator[Case]:
     )
 
 
+def linear_cases(B: int, T: int, H: int, K: int) -> Iterator[Case]:
+    """The recurrences of linear attention, with values as wide as keys."""
+    streams = [torch.randn(B, T, H, K) for _ in range(3)]
+    decay_BTHK = -torch.rand(B, T, H, K)
+
+    def rule(*operands: Tensor, path: str) -> Tensor:
+        return delta_rule(*operands, unit_keys=True, path=path)[0]
+
+    def diagonal(*operands: Tensor, path: str) -> Tensor:
+        return dplr(*operands, path=path)[0]
+
+    operands = {
+        "gated delta rule": (rule, [torch.rand(B, T, H), decay_BTHK[..., 0].clone()]),
+        "KDA": (rule, [torch.rand(B, T, H), decay_BTHK]),
+        "RWKV-7": (diagonal, [0.1 * torch.randn(B, T, H, K), 0.1 * torch.randn(B, T, H, K), decay_BTHK]),
+    }
+    for name, (scan, others) in operands.items():
+        yield Case(
+            kernel="linear attention",
+            size=f"{name}, B {B}, T {T}, H {H}, K {K}",
+            operands=[x.clone() for x in (*streams, *others)],
+            ours=partial(scan, path="cpp"),
+            theirs=partial(scan, path="torch"),
+        )
+
+
 def short_cases() -> Iterator[tuple[torch.dtype, Case]]:
     """Yield a case of each kernel and precision, in the sizes of the smallest models."""
     for dtype in PRECISIONS:
@@ -162,7 +190,7 @@ def short_cases() -> Iterator[tuple[torch.dtype, Case]]:
             yield dtype, activation_case(name, 1024, 256, dtype, gated=True)
         yield dtype, activation_case("gelu_tanh", 1024, 256, dtype, gated=False)
         yield dtype, entropy_case(1024, 256, dtype)
-    for case in scan_cases(4, 128, 128, 16):
+    for case in (*scan_cases(4, 128, 128, 16), *linear_cases(4, 64, 2, 16)):
         yield torch.float32, case
 
 

@@ -23,10 +23,11 @@ GAIN = 1.15
 """A kernel that this machine measured is used where it is this many times as fast as PyTorch."""
 KERNELS = (
     "attention", "rms_norm", "rotary", "silu gated", "gelu gated", "gelu_tanh gated", "gelu_tanh",
-    "cross_entropy", "scan", "skip and gate",
+    "cross_entropy", "scan", "skip and gate", "linear attention",
 )  # fmt: skip
 """Those that have a row. A scan is that of Mamba or Mamba-2 with its convolution, and with its norm where it
-has one; skip and gate are what follows a scan without a norm."""
+has one; skip and gate are what follows a scan without a norm. Linear attention is every recurrence of
+``delta_ops``."""
 
 
 @dataclass(frozen=True)
@@ -81,6 +82,7 @@ SMALLEST = {
         "cross_entropy": Smallest(2**18, 2**18, 2**18, 2**18),
         "scan": Smallest(),
         "skip and gate": Smallest(2**18, 2**18, 2**18, 2**18),
+        "linear attention": Smallest(),
     },
     "avx2": {
         "rms_norm": Smallest(),
@@ -92,6 +94,7 @@ SMALLEST = {
         "cross_entropy": Smallest(2**18, 2**18, 2**18, 2**18),
         "scan": Smallest(),
         "skip and gate": Smallest(2**18, 2**18, 2**18, 2**18),
+        "linear attention": Smallest(),
     },
 }
 ATTENTION = {

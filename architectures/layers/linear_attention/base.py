@@ -26,7 +26,7 @@ from architectures.kernels.backend import check_path
 from architectures.layers.block import MixerConfig
 from architectures.layers.canon import filtered
 from architectures.layers.context import Context
-from architectures.layers.ssm.causal_conv1d import CausalConvolution
+from architectures.layers.ssm.causal_conv1d import CausalConvolution, convolved
 from architectures.layers.ssm.recurrent import RecurrentMixer, State, document_starts
 
 
@@ -45,8 +45,9 @@ class LinearMixerConfig(MixerConfig):
     output_gate: bool = True
     """Multiply the normalised output by SiLU of a projection of the input."""
     scan: str = "auto"
-    """Path of the recurrence: ``fla`` (flash-linear-attention, CUDA), ``torch`` (chunked matrix form),
-    ``reference`` (plain loop), or ``auto``: ``fla`` where it can run, else ``torch``."""
+    """Path of the recurrence: ``fla`` (flash-linear-attention, CUDA), ``cpp`` (the recurrence in C++, CPU),
+    ``torch`` (chunked matrix form), ``reference`` (plain loop), or ``auto``: ``fla`` where it can run, else
+    ``cpp`` where it can run and is faster, else ``torch``."""
 
     def __post_init__(self) -> None:
         check_path(self.scan, fla.PATHS)
@@ -133,7 +134,8 @@ class LinearMixer(RecurrentMixer):
 
     def path(self, operand: Tensor) -> str:
         """Return the path of the recurrence for such an operand."""
-        return fla.resolve_path(self.scan, operand, fla.unsupported_widths(self.key_width, self.value_width))
+        unsupported = fla.unsupported_widths(self.key_width, self.value_width)
+        return fla.resolve_path(self.scan, operand, unsupported, portable="linear attention")
 
     def scan_path(self) -> str:
         return self.path(self.out.weight)
@@ -147,28 +149,27 @@ class LinearMixer(RecurrentMixer):
     ) -> tuple[Tensor, State]:
         x_BTD = projected[0]
         qkv_BTC = filtered(self, "qkv", projected[1], context)
+        path = self.path(qkv_BTC)
         after: State = {}
         if self.convolution is not None:
-            window_BWC = None if state is None else state["window"]
-            positions_BT = None if context.documents_BT is None else context.positions_BT
-            after["window"] = self.convolution.after(qkv_BTC, window_BWC, context.valid_BT)
-            qkv_BTC = F.silu(self.convolution(qkv_BTC, window_BWC, positions_BT=positions_BT))
+            local = "cpp" if path == "cpp" else "torch"
+            qkv_BTC, after = convolved(self.convolution, qkv_BTC, state, context, local)
         memory_BHKV = None if state is None else state["memory"]
-        y_BTHV, after["memory"] = self._recall(x_BTD, qkv_BTC, memory_BHKV, context)
+        path = path if qkv_BTC.shape[1] > 1 else "reference"
+        y_BTHV, after["memory"] = self._recall(x_BTD, qkv_BTC, memory_BHKV, context, path)
         y_BTC = self.norm(y_BTHV.to(self.norm.weight.dtype)).flatten(2)
         if self.gate is not None:
             y_BTC = y_BTC * self.gate_activation(projected[2])
         return y_BTC, after
 
     def _recall(
-        self, x_BTD: Tensor, qkv_BTC: Tensor, memory_BHKV: Tensor | None, context: Context
+        self, x_BTD: Tensor, qkv_BTC: Tensor, memory_BHKV: Tensor | None, context: Context, path: str
     ) -> tuple[Tensor, Tensor]:
         """Compute the memory in at least float32: bfloat16 would lose its content.
 
         The kernels of fla read their operands in bfloat16 and keep the memory in float32.
         """
         compute_dtype = torch.promote_types(qkv_BTC.dtype, torch.float32)
-        path = self.path(qkv_BTC) if qkv_BTC.shape[1] > 1 else "reference"
         counts = ((1, self.heads), (self.updates, self.heads), (self.updates, self.value_heads))
         q, k, v = (
             part.unflatten(-1, (*count, -1)).to(qkv_BTC.dtype if path == "fla" else compute_dtype)

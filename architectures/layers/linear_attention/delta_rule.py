@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from architectures.kernels import fla
+from architectures.kernels.cpu.delta_ops import cpp_delta_rule
 from architectures.layers.linear_attention.chunking import from_chunks, pair_sums, sums_after, to_chunks
 from architectures.layers.linear_attention.dplr import decayed_scores
 
@@ -31,14 +32,15 @@ def delta_rule(
     log_decay: Tensor | None = None,
     initial_BHKV: Tensor | None = None,
     *,
+    unit_keys: bool = False,
     path: str = "torch",
     chunk: int = CHUNK,
 ) -> tuple[Tensor, Tensor]:
     """The delta rule with the memory indexed by key and value.
 
     ``S_t = (I - beta_t k_t k_t^T) Diag(a_t) S_(t-1) + beta_t k_t v_t^T`` and ``y_t = S_t^T q_t / sqrt(K)``,
-    with ``a_t = exp(log_decay_t)``. Keys are expected to have length one; a beta between 0 and 2 then keeps
-    the memory from growing. With n keys, values and betas for each token, consecutive in S = n T, the memory
+    with ``a_t = exp(log_decay_t)``. With keys of length one, a beta between 0 and 2 keeps the memory from
+    growing. With n keys, values and betas for each token, consecutive in S = n T, the memory
     decays once and is then updated n times (arXiv 2502.10297, section 3).
 
     Args:
@@ -46,17 +48,23 @@ def delta_rule(
             (B, T, H, K) for one of each channel of the keys, with a single update for each token. None does
             not decay, which is DeltaNet.
         initial_BHKV: the memory before the first token; zeros if None.
-        path: ``reference`` for the plain recurrence, ``torch`` for chunks of matrix products, ``fla`` for
-            the kernels of flash-linear-attention.
+        unit_keys: scale queries and keys to length one first, see ``unit``.
+        path: ``reference`` for the plain recurrence, ``torch`` for chunks of matrix products, ``cpp`` for the
+            recurrence in C++ (float32 on a CPU), ``fla`` for the kernels of flash-linear-attention.
         chunk: updates of a chunk, for ``torch``; where channels decay, rounded up to a power of two.
 
     Returns:
         y (B, T, H, V) and the last memory (B, H, K, V).
     """
+    if unit_keys and path != "cpp":
+        q_BTHK, k_BSHK = unit(q_BTHK), unit(k_BSHK)
     if path == "fla":
         return fla.delta_rule(q_BTHK, k_BSHK, v_BSHV, beta_BSH, log_decay, initial_BHKV)
     if initial_BHKV is None:
         initial_BHKV = v_BSHV.new_zeros(v_BSHV.shape[0], *k_BSHK.shape[2:], v_BSHV.shape[-1])
+    if path == "cpp":
+        operands = (q_BTHK, k_BSHK, v_BSHV, beta_BSH, log_decay, initial_BHKV)
+        return cpp_delta_rule(*operands, unit_keys=unit_keys)
     q_BTHK = q_BTHK * q_BTHK.shape[-1] ** -0.5
     if path == "reference" or q_BTHK.shape[1] == 1:
         return _recurrence(q_BTHK, k_BSHK, v_BSHV, beta_BSH, log_decay, initial_BHKV)
@@ -64,6 +72,13 @@ def delta_rule(
         log_decay = torch.zeros_like(q_BTHK[..., 0])
     size = min(max(1, chunk * q_BTHK.shape[1] // k_BSHK.shape[1]), q_BTHK.shape[1])
     return _chunked(q_BTHK, k_BSHK, v_BSHV, beta_BSH, log_decay, initial_BHKV, size)
+
+
+def unit(x_BTHK: Tensor) -> Tensor:
+    """Return the vectors scaled to length one, up to a small constant, in at least float32."""
+    scaled_BTHK = x_BTHK.to(torch.promote_types(x_BTHK.dtype, torch.float32))
+    scaled_BTHK = scaled_BTHK * (scaled_BTHK.square().sum(-1, keepdim=True) + 1e-6).rsqrt()
+    return scaled_BTHK.to(x_BTHK.dtype)
 
 
 def _recurrence(

@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from architectures.kernels import fla
+from architectures.kernels.cpu.delta_ops import cpp_dplr
 from architectures.layers.linear_attention.chunking import from_chunks, sums_after, to_chunks
 
 CHUNK = 64
@@ -41,8 +42,8 @@ def dplr(
     Args:
         log_decay_BTHK: not positive; minus infinity together with ``a_t = 0`` forgets everything before.
         initial_BHKV: the memory before the first token; zeros if None.
-        path: ``reference`` for the plain recurrence, ``torch`` for chunks of matrix products, ``fla`` for
-            the kernel of flash-linear-attention.
+        path: ``reference`` for the plain recurrence, ``torch`` for chunks of matrix products, ``cpp`` for the
+            recurrence in C++ (float32 on a CPU), ``fla`` for the kernel of flash-linear-attention.
         chunk: positions of a chunk, a power of two.
 
     Returns:
@@ -54,6 +55,8 @@ def dplr(
     if initial_BHKV is None:
         initial_BHKV = v_BTHV.new_zeros(v_BTHV.shape[0], *k_BTHK.shape[2:], v_BTHV.shape[-1])
     tensors = (q_BTHK, k_BTHK, v_BTHV, a_BTHK, b_BTHK, log_decay_BTHK)
+    if path == "cpp":
+        return cpp_dplr(*tensors, initial_BHKV)
     length = q_BTHK.shape[1]
     if path == "reference" or length == 1:
         return _recurrence(*tensors, initial_BHKV)

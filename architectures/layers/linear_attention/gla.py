@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from architectures.kernels import fla
+from architectures.kernels.cpu.delta_ops import cpp_gated_linear_attention
 from architectures.layers.linear_attention.chunking import from_chunks, sums_after, to_chunks
 
 CHUNK = 64
@@ -35,8 +36,8 @@ def gated_linear_attention(
         q_BTHK: divided here by the root of K.
         log_decay_BTHK: not positive; minus infinity forgets everything before.
         initial_BHKV: the memory before the first token; zeros if None.
-        path: ``reference`` for the plain recurrence, ``torch`` for chunks of matrix products, ``fla`` for
-            the kernel of flash-linear-attention.
+        path: ``reference`` for the plain recurrence, ``torch`` for chunks of matrix products, ``cpp`` for the
+            recurrence in C++ (float32 on a CPU), ``fla`` for the kernel of flash-linear-attention.
         chunk: positions of a chunk for ``torch``, a power of two.
 
     Returns:
@@ -47,6 +48,8 @@ def gated_linear_attention(
         return fla.gated_linear_attention(q_BTHK, k_BTHK, v_BTHV, log_decay_BTHK, initial_BHKV)
     if initial_BHKV is None:
         initial_BHKV = v_BTHV.new_zeros(v_BTHV.shape[0], *k_BTHK.shape[2:], v_BTHV.shape[-1])
+    if path == "cpp":
+        return cpp_gated_linear_attention(q_BTHK, k_BTHK, v_BTHV, log_decay_BTHK, initial_BHKV)
     q_BTHK = q_BTHK * q_BTHK.shape[-1] ** -0.5
     length = q_BTHK.shape[1]
     if path == "reference" or length == 1:

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from architectures.backbone import Backbone
 from architectures.backbones.hybrid import Hybrid, HybridConfig
 from architectures.backbones.linear_attention import GLA, KDA, DeltaNet, DeltaProduct, GatedDeltaNet
+from architectures.kernels.cpu import build
 from architectures.layers.context import Context
 from architectures.layers.ssm.recurrent import RecurrentMixer
 from architectures.mixers.deltanet import DeltaConfig, DeltaRule
@@ -64,6 +65,10 @@ MIXERS = {
 }
 
 
+PORTABLE = ("mlstm", "mamba3")
+"""Mixers without kernels in C++."""
+
+
 def mixer(name: str, **settings: Any) -> RecurrentMixer:
     """A lively mixer of width 24 in float64."""
     torch.manual_seed(0)
@@ -100,6 +105,31 @@ def test_both_paths_are_one_function(name):
         results.append([y_BTD, *after.values(), *gradients])
     for found, expected in zip(*results, strict=True):
         torch.testing.assert_close(found, expected, atol=1e-10, rtol=1e-10)
+
+
+@pytest.mark.skipif(bool(build.problem()), reason=build.problem())
+@pytest.mark.parametrize("mask", ["documents", "valid", "state"])
+@pytest.mark.parametrize("name", [name for name in MIXERS if not name.startswith(PORTABLE)])
+def test_the_kernels_are_the_same_function(name, mask):
+    """Outputs, last state and gradients in float32, of packed documents, with padding, or from a state."""
+    results = []
+    for scan, dtype in (("cpp", torch.float32), ("reference", torch.float64)):
+        made = mixer(name, scan=scan).to(dtype)
+        generator = torch.Generator().manual_seed(1)
+        x_BTD = torch.randn(2, 40, 24, generator=generator).to(dtype)
+        position_BT = torch.arange(40).expand(2, 40)
+        masks = {"documents": position_BT // 17} if mask == "documents" else {}
+        if mask == "valid":
+            masks = {"valid": position_BT < torch.tensor([[40], [23]])}
+        parts = made.start(2, 40).items() if mask == "state" else ()
+        state = {part: torch.randn(value.shape, generator=generator).to(dtype) for part, value in parts}
+        y_BTD, after = made.read(x_BTD, state or None, whole(x_BTD, **masks))
+        y_BTD = y_BTD[masks["valid"]] if mask == "valid" else y_BTD
+        loss = y_BTD.sin().sum() + sum(value.square().sum() for value in after.values())
+        results.append([y_BTD, *after.values(), *torch.autograd.grad(loss, [*made.parameters()])])
+    for found, expected in zip(*results, strict=True):
+        assert found.dtype == torch.float32
+        assert (found - expected).abs().max() <= 2e-5 * expected.abs().max()
 
 
 @pytest.mark.parametrize("cut", [1, 2, 66])
@@ -265,14 +295,16 @@ def test_the_state_does_not_grow(cls):
 
 @pytest.mark.parametrize("cls", FAMILIES)
 def test_kernels_say_which_path_runs(cls):
-    for scan, expected in {"auto": "torch", "torch": "torch", "reference": "reference"}.items():
+    built = "torch" if build.problem() else "cpp"
+    for scan, expected in {"auto": built, "torch": "torch", "reference": "reference"}.items():
         assert model(cls, scan=scan).kernels() == {"scan": expected, "decoding": "torch"}
+    assert model(cls).double().kernels()["scan"] == "torch"
 
 
 @pytest.mark.parametrize(
     ("cls", "settings", "message"),
     [
-        (GLA, {"scan": "chunked"}, "scan='chunked' must be one of auto, fla, torch, reference"),
+        (GLA, {"scan": "chunked"}, "scan='chunked' must be one of auto, fla, cpp, torch, reference"),
         (DeltaNet, {"num_heads": 0}, "num_heads=0 must be positive"),
         (GatedDeltaNet, {"expand_v": -1.0}, "expand_v=-1.0 must be positive"),
         (DeltaNet, {"conv_width": -1}, "conv_width=-1 must be positive, or 0"),

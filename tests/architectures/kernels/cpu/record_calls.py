@@ -17,7 +17,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from architectures.kernels.cpu import build, mamba_ops, transformer_ops
+from architectures.kernels.cpu import build, delta_ops, mamba_ops, transformer_ops
 from architectures.kernels.cpu.decode import dispatch
 
 LARGEST = 2**17
@@ -134,5 +134,5 @@ def pytest_configure() -> None:
     original, plain = dispatch.DecodeSpec.address, build.call
     patch = pytest.MonkeyPatch()
     patch.setattr(dispatch.DecodeSpec, "address", address)
-    for module in (build, mamba_ops, transformer_ops):
+    for module in (build, delta_ops, mamba_ops, transformer_ops):
         patch.setattr(module, "call", recorded)
