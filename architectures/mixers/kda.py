@@ -53,6 +53,7 @@ class KimiDeltaRule(DeltaRule):
     """The delta rule with a decay of each channel of the keys (Kimi Team 2025, arXiv 2510.26692)."""
 
     decays = True
+    gate_is_silu = False
 
     def __init__(self, d_model: int, config: KimiDeltaConfig, *, norm_eps: float = 1e-5) -> None:
         super().__init__(d_model, config, norm_eps=norm_eps, value_heads=config.num_value_heads)
@@ -70,9 +71,6 @@ class KimiDeltaRule(DeltaRule):
         compute_dtype = torch.promote_types(dt_BTC.dtype, torch.float32)
         dt_BTHK = F.softplus(dt_BTC.to(compute_dtype) + self.dt_bias_C).unflatten(-1, (self.value_heads, -1))
         return -self.A_log_H.to(compute_dtype).exp()[:, None] * dt_BTHK
-
-    def gate_activation(self, gate_BTC: Tensor) -> Tensor:
-        return gate_BTC.sigmoid()
 
     @torch.no_grad()
     def initialise(self, num_branches: int) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from architectures.kernels.cpu.build import call, rows
 
@@ -88,6 +89,7 @@ class _Recurrence(torch.autograd.Function):
         return y_BTHV, last_BHKV
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         dy, d_last = (x.contiguous() for x in gradients)
         *operands, written, starts = ctx.saved_tensors

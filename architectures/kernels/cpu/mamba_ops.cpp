@@ -1,4 +1,4 @@
-// What surrounds the scans of Mamba, each in one pass over memory and with its gradient, float32, for CPUs:
+// What surrounds the scans of Mamba and of linear attention, each in one pass over memory and with its gradient, float32, for CPUs:
 // SiLU of the causal depthwise convolution, and the skip, gate and norm of what was scanned.
 //
 // Shapes: B batch, T length, C channels, K taps. A row is the C channels of one token; `stride` is the distance
@@ -16,6 +16,11 @@ Vector sigmoid(Vector x) { return 1.0f / (1.0f + exponential(-x)); }
 
 // d silu(x) / dx, where s = sigmoid(x).
 Vector silu_slope(Vector x, Vector s) { return s * (1.0f + x * (1.0f - s)); }
+
+// y + D x, or y where D is null.
+Vector skipped(const float *y, const float *x, const float *D, int64_t lanes) {
+    return D ? load(y, lanes) + load(D, lanes) * load(x, lanes) : load(y, lanes);
+}
 
 // The taps (C, K) and the bias of one vector of channels; into[K] is the bias.
 void gather(const float *weight, const float *bias, int64_t taps, int64_t c, int64_t lanes, Vector *into) {
@@ -128,11 +133,12 @@ float inverse_rms(const Vector *numbers, int64_t vectors, int64_t width, float e
 
 extern "C" {
 
-// With s = y + D x and q = silu(gate): s q (norm 0), norm(s q) w (1) or norm(s) w q (2), the norm over each group
-// of channels. D (C) and w (C; null for norm 0) belong to channels.
-void finish_forward(int64_t rows, int64_t channels, int64_t groups, int64_t norm, int64_t threads, int64_t x_stride,
-                    int64_t gate_stride, double eps, const float *y, const float *x, const float *gate,
+// With s = y + D x and q = silu(gate), or sigmoid(gate): s q (norm 0), norm(s q) w (1) or norm(s) w q (2), the norm
+// over each group of channels. D (C; may be null, as x) and w (C; null for norm 0) belong to channels.
+void finish_forward(int64_t rows, int64_t channels, int64_t groups, int64_t norm, int64_t silu, int64_t threads,
+                    int64_t x_stride, int64_t gate_stride, double eps, const float *y, const float *x, const float *gate,
                     const float *D, const float *w, float *out) {
+    if (!D) x = y, x_stride = channels;  // which is not added
     const int64_t width = channels / groups, vectors = (width + LANES - 1) / LANES;
     parallel((rows + SPAN - 1) / SPAN, threads, [&](int64_t task) {
         std::vector<Vector> g(vectors), q(vectors);
@@ -140,10 +146,9 @@ void finish_forward(int64_t rows, int64_t channels, int64_t groups, int64_t norm
             const int64_t row = at / groups, c = at % groups * width;
             for (int64_t v = 0; v < vectors; v++) {
                 const int64_t i = c + v * LANES, lanes = std::min(LANES, width - v * LANES);
-                const Vector skip = load(D + i, lanes) * load(x + row * x_stride + i, lanes);
-                const Vector s = load(y + row * channels + i, lanes) + skip;
+                const Vector s = skipped(y + row * channels + i, x + row * x_stride + i, D ? D + i : D, lanes);
                 const Vector z = load(gate + row * gate_stride + i, lanes);
-                q[v] = z * sigmoid(z);
+                q[v] = silu ? z * sigmoid(z) : sigmoid(z);
                 g[v] = norm == BEFORE_GATE ? s : s * q[v];
             }
             const float r = norm == NONE ? 1.0f : inverse_rms(g.data(), vectors, width, eps);
@@ -158,11 +163,12 @@ void finish_forward(int64_t rows, int64_t channels, int64_t groups, int64_t norm
     });
 }
 
-// All gradients are contiguous; dw is written only where there is a norm.
-void finish_backward(int64_t rows, int64_t channels, int64_t groups, int64_t norm, int64_t threads, int64_t x_stride,
-                     int64_t gate_stride, double eps, const float *y, const float *x, const float *gate,
+// All gradients are contiguous; dw is written only where there is a norm, dx and dD where there is D.
+void finish_backward(int64_t rows, int64_t channels, int64_t groups, int64_t norm, int64_t silu, int64_t threads,
+                     int64_t x_stride, int64_t gate_stride, double eps, const float *y, const float *x, const float *gate,
                      const float *D, const float *w, const float *d_out, float *dy, float *dx, float *d_gate,
                      float *dD, float *dw) {
+    if (!D) x = y, x_stride = channels;
     const int64_t width = channels / groups, vectors = (width + LANES - 1) / LANES;
     const int64_t tasks = (rows + SPAN - 1) / SPAN, all = groups * vectors;
     std::vector<float> parts_D(tasks * channels), parts_w(tasks * channels);
@@ -173,11 +179,10 @@ void finish_backward(int64_t rows, int64_t channels, int64_t groups, int64_t nor
             const int64_t row = at / groups, c = at % groups * width;
             for (int64_t v = 0; v < vectors; v++) {
                 const int64_t i = c + v * LANES, lanes = std::min(LANES, width - v * LANES);
-                const Vector skip = load(D + i, lanes) * load(x + row * x_stride + i, lanes);
-                s[v] = load(y + row * channels + i, lanes) + skip;
+                s[v] = skipped(y + row * channels + i, x + row * x_stride + i, D ? D + i : D, lanes);
                 const Vector z = load(gate + row * gate_stride + i, lanes);
                 sigma[v] = sigmoid(z);
-                q[v] = z * sigma[v];
+                q[v] = silu ? z * sigma[v] : sigma[v];
                 n[v] = norm == BEFORE_GATE ? s[v] : s[v] * q[v];  // what is normalised
                 dn[v] = load(d_out + row * channels + i, lanes);
                 if (norm == BEFORE_GATE) dn[v] *= q[v];
@@ -201,8 +206,10 @@ void finish_backward(int64_t rows, int64_t channels, int64_t groups, int64_t nor
                 else
                     ds = d * q[v];
                 const Vector z = load(gate + row * gate_stride + i, lanes);
-                store(d_gate + row * channels + i, dq * silu_slope(z, sigma[v]), lanes);
+                const Vector slope = silu ? silu_slope(z, sigma[v]) : sigma[v] * (1.0f - sigma[v]);
+                store(d_gate + row * channels + i, dq * slope, lanes);
                 store(dy + row * channels + i, ds, lanes);
+                if (!D) continue;
                 store(dx + row * channels + i, ds * load(D + i, lanes), lanes);
                 slope_D[at % groups * vectors + v] += ds * load(x + row * x_stride + i, lanes);
             }
@@ -214,7 +221,7 @@ void finish_backward(int64_t rows, int64_t channels, int64_t groups, int64_t nor
             store(&parts_w[i], slope_w[v], lanes);
         }
     });
-    add_parts(parts_D.data(), tasks, channels, dD);
+    if (D) add_parts(parts_D.data(), tasks, channels, dD);
     if (norm != NONE) add_parts(parts_w.data(), tasks, channels, dw);
 }
 }

@@ -1,5 +1,7 @@
 """Mamba and Mamba-2 in C++: the scans, and the convolution, gate and norm around them, float32 on a CPU.
 
+Convolution, gate and norm are also those of linear attention.
+
 Convolution, gate and norm pass over memory once. The result does not depend on the number of threads, to the
 last bit.
 
@@ -57,25 +59,25 @@ class _Convolution(torch.autograd.Function):
 
 def cpp_finish(
     y_BTC: Tensor,
-    x_BTC: Tensor,
+    x_BTC: Tensor | None,
     gate_BTC: Tensor,
-    D_C: Tensor,
+    D_C: Tensor | None,
     *,
+    silu: bool = True,
     norm: str = "none",
     weight_C: Tensor | None = None,
     groups: int = 1,
     eps: float = 0.0,
 ) -> Tensor:
     """Return ``s silu(gate)`` with the skip ``s = y + D x``, in float32, and RMSNorm over each group of
-    channels.
+    channels; x and D may be None, for ``s = y``, and without ``silu`` the gate is its sigmoid.
 
     ``norm`` is ``none``, ``after_gate`` for norm(s silu(gate)) weight, ``before_gate`` for norm(s) weight
     silu(gate). x and gate may be slices of wider tensors.
     """
     assert (weight_C is None) == (norm == "none")
-    parts = (part.float() for part in (y_BTC, x_BTC, gate_BTC, D_C))
-    weight_C = None if weight_C is None else weight_C.float()
-    return _Finish.apply(*parts, weight_C, NORMS.index(norm), groups, eps)
+    parts = (None if part is None else part.float() for part in (y_BTC, x_BTC, gate_BTC, D_C, weight_C))
+    return _Finish.apply(*parts, NORMS.index(norm), silu, groups, eps)
 
 
 class _Finish(torch.autograd.Function):
@@ -83,23 +85,26 @@ class _Finish(torch.autograd.Function):
     def forward(
         ctx: Any,
         y: Tensor,
-        x: Tensor,
+        x: Tensor | None,
         gate: Tensor,
-        D: Tensor,
+        D: Tensor | None,
         weight: Tensor | None,
         norm: int,
+        silu: bool,
         groups: int,
         eps: float,
     ) -> Tensor:
-        y, x, gate, D = y.contiguous(), rows(x), rows(gate), D.contiguous()
+        y, gate = y.contiguous(), rows(gate)
+        x, D = None if x is None else rows(x), None if D is None else D.contiguous()
         length, channels = y.shape[:2].numel(), y.shape[2]
         ctx.settings = (
             length,
             channels,
             groups,
             norm,
+            silu,
             torch.get_num_threads(),
-            x.stride(1),
+            0 if x is None else x.stride(1),
             gate.stride(1),
             eps,
         )
@@ -112,10 +117,10 @@ class _Finish(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         y, x, gate, D, weight = ctx.saved_tensors
         d_out = gradients[0].contiguous()
-        dy, dx, d_gate = (torch.empty_like(y) for _ in range(3))
-        dD, d_weight = torch.empty_like(D), None if weight is None else torch.empty_like(weight)
+        dy, dx, d_gate = (None if part is None else torch.empty_like(y) for part in (y, x, gate))
+        dD, d_weight = (None if part is None else torch.empty_like(part) for part in (D, weight))
         call("finish_backward", *ctx.settings, y, x, gate, D, weight, d_out, dy, dx, d_gate, dD, d_weight)
-        return dy, dx, d_gate, dD, d_weight, None, None, None
+        return dy, dx, d_gate, dD, d_weight, None, None, None, None
 
 
 def cpp_selective_scan(

@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -23,6 +24,8 @@ from torch import Tensor, nn
 from architectures.backbone import Flops, linear_flops
 from architectures.kernels import fla
 from architectures.kernels.backend import check_path
+from architectures.kernels.cpu.mamba_ops import cpp_finish
+from architectures.kernels.pointwise import rms_norm
 from architectures.layers.block import MixerConfig
 from architectures.layers.canon import filtered
 from architectures.layers.context import Context
@@ -62,6 +65,8 @@ class LinearMixer(RecurrentMixer):
     """The common part; subclasses define how the memory decays and is updated."""
 
     projections = ("qkv", "gate", "out")
+    gate_is_silu: ClassVar[bool] = True
+    """True where the output is multiplied by SiLU of the gate, else by its sigmoid."""
 
     def __init__(
         self,
@@ -128,10 +133,6 @@ class LinearMixer(RecurrentMixer):
     def canon_widths(self) -> dict[str, int]:
         return {"qkv": sum(self.sizes)}
 
-    def gate_activation(self, gate_BTC: Tensor) -> Tensor:
-        """Return the factors of the output, from the projection of the input."""
-        return F.silu(gate_BTC)
-
     def path(self, operand: Tensor) -> str:
         """Return the path of the recurrence for such an operand."""
         unsupported = fla.unsupported_widths(self.key_width, self.value_width)
@@ -157,10 +158,29 @@ class LinearMixer(RecurrentMixer):
         memory_BHKV = None if state is None else state["memory"]
         path = path if qkv_BTC.shape[1] > 1 else "reference"
         y_BTHV, after["memory"] = self._recall(x_BTD, qkv_BTC, memory_BHKV, context, path)
-        y_BTC = self.norm(y_BTHV.to(self.norm.weight.dtype)).flatten(2)
-        if self.gate is not None:
-            y_BTC = y_BTC * self.gate_activation(projected[2])
-        return y_BTC, after
+        y_BTHV = y_BTHV.to(self.norm.weight.dtype)
+        return self._finish(y_BTHV, projected[2] if self.gate else None, path), after
+
+    def _finish(self, y_BTHV: Tensor, gate_BTC: Tensor | None, path: str) -> Tensor:
+        """Normalise each head, and gate."""
+        assert self.norm.eps is not None
+        if gate_BTC is None:
+            return rms_norm(y_BTHV, self.norm.weight, self.norm.eps).flatten(2)
+        if path == "cpp":
+            y_BTC = cpp_finish(
+                y_BTHV.flatten(2),
+                None,
+                gate_BTC,
+                None,
+                silu=self.gate_is_silu,
+                norm="before_gate",
+                weight_C=self.norm.weight.repeat(self.value_heads),
+                groups=self.value_heads,
+                eps=self.norm.eps,
+            )
+            return y_BTC.to(y_BTHV.dtype)
+        y_BTC = self.norm(y_BTHV).flatten(2)
+        return y_BTC * (F.silu(gate_BTC) if self.gate_is_silu else gate_BTC.sigmoid())
 
     def _recall(
         self, x_BTD: Tensor, qkv_BTC: Tensor, memory_BHKV: Tensor | None, context: Context, path: str

@@ -85,6 +85,24 @@ def test_skip_gate_and_norm_by_their_formulas(B, T, groups, width, norm):
     check(gradients(found, ours), gradients(expected[norm](), exact))
 
 
+@pytest.mark.parametrize("silu", [True, False])
+@pytest.mark.parametrize(("B", "T", "groups", "width"), [(1, 1, 1, 4), (2, 5, 2, 3), (2, 70, 3, 20)])
+def test_norm_and_gate_without_a_skip(B, T, groups, width, silu):
+    torch.manual_seed(T)
+    drawn = [torch.randn(B, T, groups * width), torch.randn(B, T, groups * width), torch.randn(width)]
+    found = []
+    for dtype in (torch.float32, torch.float64):
+        y, gate, weight = (part.to(dtype).requires_grad_() for part in drawn)
+        if dtype == torch.float32:
+            settings = {"groups": groups, "eps": 1e-3, "silu": silu, "norm": "before_gate"}
+            out = cpp_finish(y, None, gate, None, weight_C=weight.repeat(groups), **settings)
+        else:
+            normed = F.rms_norm(y.unflatten(-1, (groups, width)), (width,), weight, 1e-3).flatten(-2)
+            out = normed * (F.silu(gate) if silu else gate.sigmoid())
+        found.append(gradients(out, [y, gate, weight]))
+    check(*found)
+
+
 def test_the_number_of_threads_changes_no_bit():
     layer = CausalConvolution(100, 4)
     layer.initialise()
