@@ -64,6 +64,7 @@ from analysis.submission.study import (
     submitted_trials,
     trial_problems,
 )
+from analysis.submission.untrusted import check_files, override_problems, study_problems, yaml_problems
 from analysis.track.frame import study_frame
 from experiments.config.options import run_command
 from experiments.config.structured import PROJECT, is_own
@@ -132,6 +133,8 @@ def reasons(config: ValidateConfig) -> list[str]:
     with tempfile.TemporaryDirectory() as scratch:
         try:
             with as_run_errors():
+                if found := [*early_problems(config)]:
+                    return found
                 opened = open_submission(config, Path(scratch))
         except RunError as error:
             return [first_line(error)]
@@ -151,6 +154,19 @@ def with_errors(problems: Iterator[str]) -> Iterator[str]:
         yield first_line(error)
 
 
+def early_problems(config: ValidateConfig) -> Iterator[str]:
+    """Yield what must not be copied, or reach Hydra. Raises DataError."""
+    folder = Path(config.folder).resolve()
+    check_files(folder)
+    if found := [*yaml_problems(folder)]:
+        yield from found
+        return
+    submission = read_submission(folder)
+    yield from study_problems(submission.study)
+    yield from override_problems(submission.overrides)
+    yield from config_problems(submission, folder)
+
+
 def open_submission(config: ValidateConfig, scratch: Path) -> Opened:
     """Read a submission, whose modules are imported from its folder from now on. Raises DataError.
 
@@ -162,6 +178,8 @@ def open_submission(config: ValidateConfig, scratch: Path) -> Opened:
     submission = read_submission(folder)
     configs = folder / CONFIGS if submission.configs else ""
     rules = read_study(submission.study, config.config_dir, configs)
+    if found := [*rules.check(submission.overrides)]:
+        raise DataError("; ".join(found))
     for path in folder.iterdir():
         is_module = path.suffix == ".py" or (path.is_dir() and path.name not in (RUNS, CONFIGS))
         if is_module and (path.stem in (*INSTALLED, *AT_START) or not is_own(path.stem)):
@@ -192,8 +210,6 @@ def rule_problems(opened: Opened) -> Iterator[str]:
     if others := sorted(set(opened.frame["rules"].dropna()) - {submission.rules}):
         yield f"its runs follow rules {', '.join(others)}, and submission.yaml names rules {submission.rules}"
     yield from file_problems(opened.folder)
-    yield from rules.check(submission.overrides)
-    yield from config_problems(submission, opened.folder)
     if submission.configs and (sections := sections_set(rules, submission.overrides)):
         yield f"{CONFIGS}/ sets {', '.join(sections)}: a submission sets its backbone only"
     yield from list_problems(opened.frame, opened.expected)
