@@ -23,6 +23,7 @@ import pyarrow.parquet as pq
 from analysis.files import write
 from experiments.config.options import field_docs, run_command
 from experiments.runtime.errors import DataError
+from experiments.runtime.special_files import check_file
 from experiments.tracking.frame_columns import columns
 
 NAME, LICENSE = "archbench-results", "apache-2.0"
@@ -90,6 +91,7 @@ def read_dataset(config: DatasetConfig) -> Dataset:
         raise DataError(f"folder={config.folder} has no Parquet files: name a folder of frames")
     frames = []
     for path in paths:
+        check_file(path)
         try:
             file = pq.ParquetFile(path)
         except pa.ArrowInvalid as error:

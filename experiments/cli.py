@@ -21,6 +21,7 @@ from architectures.nearest_name import nearest_name
 from experiments.runtime.errors import ConfigError, nearest
 from experiments.runtime.imports import check_one_root
 from experiments.runtime.preemption import ends_at_signals
+from experiments.runtime.special_files import refuse_pipes
 from experiments.runtime.streams import guard_streams
 
 COMMANDS = {
@@ -124,6 +125,7 @@ def find_command(arguments: Sequence[str]) -> tuple[str, list[str]]:
 def main() -> None:
     """Run the module of the command that the arguments begin with."""
     guard_streams()
+    refuse_pipes()
     arguments = sys.argv[1:]
     if not arguments:
         _fail(_help())

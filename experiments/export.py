@@ -33,13 +33,14 @@ from tokenizers.processors import TemplateProcessing
 
 from architectures.backbone import Capabilities
 from architectures.pretrained import read_config_json, read_folder_config, save_folder, stored_dtypes
+from architectures.pretrained.hf_config import HFConfig
 from experiments.config.sections import plain_tree
 from experiments.config.structured import typed
 from experiments.data.tokenizers.folder_tokenizer import FolderTokenizer
 from experiments.data.tokenizers.tokenizer import TextTokenizer
 from experiments.data.tokenizers.vocabulary import Vocabulary
 from experiments.run.load_model import LoadedModel, load_model
-from experiments.runtime.errors import ConfigError, DataError
+from experiments.runtime.errors import CheckpointError, ConfigError, DataError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,8 +69,23 @@ def export(cfg: DictConfig) -> None:
     source = Path(config.run)
     saved = load_model(source, torch.device("cpu"))
     original = None if saved.run is not None else read_config_json(source)
+    try:
+        _write(config, saved, original, folder)
+    except OSError as error:
+        raise CheckpointError(
+            f"to={folder}: cannot be written: {error}; make room, or choose another folder"
+        ) from error
+    architecture = json.loads((folder / "config.json").read_text())["architectures"][0]
+    blueprint = read_folder_config(folder)
+    print(
+        f"{folder}: {architecture}, vocabulary {blueprint.vocab_size}, for {blueprint.max_length} tokens; "
+        f"from {saved.description}"
+    )
+
+
+def _write(config: ExportConfig, saved: LoadedModel, original: HFConfig | None, folder: Path) -> None:
+    """Write to a temporary folder that is then moved: the folder has all its files or does not exist."""
     folder.parent.mkdir(parents=True, exist_ok=True)
-    # Written to a temporary folder and moved, so that the folder has all its files or does not exist.
     with tempfile.TemporaryDirectory(prefix=".export.", dir=folder.parent) as temporary:
         written = Path(temporary) / folder.name
         try:
@@ -80,19 +96,13 @@ def export(cfg: DictConfig) -> None:
                 model_type=config.model_type,
                 token_ids=token_ids(saved),
                 original=original,
-                dtypes=None if original is None else stored_dtypes(source),
+                dtypes=None if original is None else stored_dtypes(Path(config.run)),
             )
         except ValueError as error:
             raise ConfigError(f"{saved.description}: {error}") from None
         if saved.task.tokenizer is not None:
             write_tokenizer(saved.task.tokenizer, written, saved.model.capabilities)
         written.rename(folder)
-    architecture = json.loads((folder / "config.json").read_text())["architectures"][0]
-    blueprint = read_folder_config(folder)
-    print(
-        f"{folder}: {architecture}, vocabulary {blueprint.vocab_size}, for {blueprint.max_length} tokens; "
-        f"from {saved.description}"
-    )
 
 
 def token_ids(saved: LoadedModel) -> dict[str, Any]:

@@ -170,6 +170,7 @@ def _run_row(folder: Path, contents: Mapping[str, bytes | None], corrupt: int) -
         row[f"device_{name}"] = None if value is None else str(value)
     row |= {name: SORTED.encode(getattr(provenance, name, {})) for name in ("code", "versions", "kernels")}
     row["command"] = getattr(provenance, "command", None)
+    row["recorded_study"] = getattr(result, "study", None) or study_keys.get("study.name")
     protocol = study_keys.get("study.protocol")  # 1.0 is a number where it was typed without quotes
     row |= {
         "protocol": None if protocol is None else str(protocol),

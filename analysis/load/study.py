@@ -56,12 +56,20 @@ def _load_one(runs: Path, study: str) -> pd.DataFrame:
     """Return the runs of one study, whose arms have no names yet."""
     root, folders = runs / study, study_folders(runs, study)
     texts = read_runs(root, folders.runs, curves=False)["row"].to_pylist()
-    shared = {"study": study, "left_out": json.dumps(folders.others)}
-    rows = (
-        {**shared, "path": f"{root}/{name}"} | from_json(text)
-        for name, text in zip(folders.runs, texts, strict=True)
+    rows = {name: from_json(text) for name, text in zip(folders.runs, texts, strict=True)}
+    recorded = {name: row.pop("recorded_study") for name, row in rows.items()}
+    known = {other for other in recorded.values() if other is not None}
+    # A study whose folder was renamed is one still; a killed run may have recorded nothing.
+    own = study if study in known or not known else _common(root, known)
+    foreign = [f"{name} of study={other}" for name, other in recorded.items() if other not in (own, None)]
+    shared = {"study": study, "left_out": json.dumps([*folders.others, *foreign])}
+    frame = pd.DataFrame(
+        [
+            {**shared, "path": f"{root}/{name}"} | row
+            for name, row in rows.items()
+            if recorded[name] in (own, None)
+        ]
     )
-    frame = pd.DataFrame(list(rows))
     for name in frame["against"].dropna().unique():
         if name not in NUMBERS:
             near = nearest_name(name, NUMBERS)
@@ -76,6 +84,16 @@ def _load_one(runs: Path, study: str) -> pd.DataFrame:
         frame[column] = frame[column].where(frame[column].notna(), parts.str[part])
     frame["backbone"] = frame["backbone"].where(frame["backbone"].notna(), frame["cell"])
     return frame.fillna({"objective": "unknown", "task": "unknown", "scale": "unknown"})
+
+
+def _common(root: Path, studies: set[str]) -> str:
+    """Return the study of all runs of a folder. Raises ValueError if there is more than one."""
+    if len(studies) > 1:
+        raise ValueError(
+            f"{root}/ has runs of study={', study='.join(sorted(studies))}, and none of study={root.name}: "
+            "move them back to the folders of their studies"
+        )
+    return next(iter(studies))
 
 
 def load_history(runs: Path, study: str) -> pd.DataFrame:

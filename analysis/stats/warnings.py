@@ -107,10 +107,18 @@ def _missing(label: str, group: pd.DataFrame) -> list[str]:
 
 
 def _left_out(frame: pd.DataFrame) -> list[str]:
-    """Folders of the study that look like runs but are not."""
+    """Folders of the study that look like its runs but are not."""
     folders = frame[["study", "left_out"]].dropna().drop_duplicates().itertuples(index=False)
     names = [f"{study}/{name}" for study, text in folders for name in json.loads(text)]
-    return [f"left out, as their names are not CELL-DIGEST/sSEED: {', '.join(names)}"] if names else []
+    foreign = [name for name in names if " of study=" in name]
+    copies = [name for name in names if name not in foreign]
+    warnings = []
+    if copies:
+        warnings.append(f"left out, as their names are not CELL-DIGEST/sSEED: {', '.join(copies)}")
+    if foreign:
+        remedy = "move them back, or remove them"
+        warnings.append(f"left out, as they are runs of another study ({remedy}): {', '.join(foreign)}")
+    return warnings
 
 
 def _other_code(label: str, group: pd.DataFrame) -> list[str]:

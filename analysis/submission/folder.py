@@ -164,10 +164,10 @@ def write_submission(
         target.mkdir(parents=True)
         for name in FILES:
             if (path / name).exists():
-                shutil.copy(path / name, target)
+                shutil.copyfile(path / name, target / name)
     for name in submission.configs:
         (folder / CONFIGS / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(config_dir / name, folder / CONFIGS / name)
+        shutil.copyfile(config_dir / name, folder / CONFIGS / name)
     _copy_modules({name for code in frame["code"] for name in json.loads(code)}, folder)
     write(folder / RESULTS, parquet(study_frame(folder / RUNS, rules.folder)))
     for cache in folder.rglob(CACHE):  # of what was read just now
@@ -182,6 +182,8 @@ def _copy_modules(names: Iterable[str], folder: Path) -> None:
         if spec is None:
             raise ValueError(f"no module {name!r}, which the runs have used: start in the folder that has it")
         if spec.origin and not spec.submodule_search_locations:
-            shutil.copy(spec.origin, folder)
+            shutil.copyfile(spec.origin, folder / Path(spec.origin).name)
         for source in spec.submodule_search_locations or ():
-            shutil.copytree(source, folder / name, dirs_exist_ok=True, ignore=_no_sources)
+            shutil.copytree(
+                source, folder / name, dirs_exist_ok=True, ignore=_no_sources, copy_function=shutil.copyfile
+            )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import tempfile
 from collections import Counter
@@ -10,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -64,11 +66,19 @@ def save_folder(
     try:
         _write_json(temporary / CONFIG, hf)
         _write_weights(model, family.applicable_rules(model), temporary, shard_bytes, dtypes or {})
-        temporary.chmod(0o755)
+        temporary.chmod(0o777 & ~umask())
         temporary.rename(path)
-    except BaseException:
-        shutil.rmtree(temporary)
+    except BaseException as error:
+        shutil.rmtree(temporary, ignore_errors=True)
+        if isinstance(error, SafetensorError):  # of the disk: it wraps the error of the system
+            raise OSError(str(error)) from None
         raise
+
+
+def umask() -> int:
+    """Return the permissions that new files and folders do not get."""
+    os.umask(mask := os.umask(0o077))
+    return mask
 
 
 def export_config(

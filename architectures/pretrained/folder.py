@@ -144,7 +144,7 @@ def read_config_json(path: Path) -> HFConfig:
         ValueError: the file cannot be read, or has no settings of a language model.
     """
     try:
-        hf = json.loads((path / CONFIG).read_text())
+        hf = json.loads(_text(path / CONFIG))
     except (OSError, ValueError, RecursionError) as error:
         raise ValueError(f"{CONFIG} cannot be read: {error}") from None
     if not isinstance(hf, dict):
@@ -177,13 +177,15 @@ def _supported() -> str:
 
 def _weight_files(path: Path) -> list[Path]:
     """Return the safetensors files of a folder: one, or those that its index names."""
-    if (path / WEIGHTS).is_file():
+    if (path / WEIGHTS).exists():
         return [path / WEIGHTS]
-    if (path / INDEX).is_file():
+    if (path / INDEX).exists():
         try:
-            names = set(json.loads((path / INDEX).read_text())["weight_map"].values())
-        except (ValueError, KeyError, AttributeError) as error:
+            names = set(json.loads(_text(path / INDEX))["weight_map"].values())
+        except (OSError, ValueError, KeyError, AttributeError, TypeError, RecursionError) as error:
             raise ValueError(f"{INDEX} cannot be read: {error!r}") from None
+        if other := [name for name in names if not isinstance(name, str)]:
+            raise ValueError(f"{INDEX} cannot be read: weight_map names {other[0]!r}, which is no file")
         # A name with a folder in it would reach outside this one.
         missing = sorted(name for name in names if Path(name).name != name or not (path / name).is_file())
         if missing:
@@ -198,7 +200,19 @@ def _weight_files(path: Path) -> list[Path]:
     raise ValueError(f"there is no {WEIGHTS} and no {INDEX}")
 
 
+def _text(file: Path) -> str:
+    """Return the text of a file. Raises ValueError for a pipe or a device, whose reading may not end."""
+    _refuse_special(file)
+    return file.read_text()
+
+
+def _refuse_special(file: Path) -> None:
+    if file.exists() and not file.is_file():
+        raise ValueError(f"{file.name} is neither a file nor a link to one")
+
+
 def _open(file: Path) -> Any:
+    _refuse_special(file)
     try:
         return safe_open(file, framework="pt", device="cpu")
     except (OSError, SafetensorError) as error:

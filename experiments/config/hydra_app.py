@@ -52,11 +52,12 @@ from experiments.runtime.child_processes import (
     is_worker,
     note_stop,
 )
-from experiments.runtime.errors import ConfigError, Preempted, RunError, to_run_error
+from experiments.runtime.errors import ConfigError, Preempted, RunError, is_full, to_run_error
 from experiments.runtime.imports import check_one_root
 from experiments.runtime.machine import process_rank
 from experiments.runtime.preemption import ends_at_signals, is_default
 from experiments.runtime.secrets import redact
+from experiments.runtime.special_files import refuse_pipes
 from experiments.runtime.streams import guard_streams
 
 Function = Callable[[DictConfig], object]
@@ -99,6 +100,7 @@ def start(
         parallel: decides how the runs of a sweep share the machine, and shows them.
     """
     guard_streams()
+    refuse_pipes()
     end_with_parent()
     os.environ["HYDRA_FULL_ERROR"] = "1"  # exceptions reach us instead of Hydra's printer
     sweep = _Sweep(config_name, refused, parallel)
@@ -129,7 +131,7 @@ def start(
     except (HydraException, OmegaConfBaseException) as error:
         _fail(explain(error, config_name), 2)
     except OSError as error:  # Hydra makes the folder of a sweep first
-        if error.filename is None:
+        if error.filename is None and not is_full(error):
             raise
         failure = to_run_error(error)
         _fail(str(failure), failure.exit_code)

@@ -23,6 +23,7 @@ from architectures.nearest_name import nearest_name
 from experiments.config.structured import typed
 from experiments.runtime.errors import ConfigError, RunError
 from experiments.runtime.secrets import redact, refuse_secret
+from experiments.runtime.special_files import refuse_pipes
 from experiments.runtime.streams import guard_streams
 from experiments.runtime.synonyms import SYNONYMS
 
@@ -61,6 +62,7 @@ def run_command(
         The exit code: that of ``publish``, or that of an error, 2 if the error has none.
     """
     guard_streams()
+    refuse_pipes()
     if shows_help(cls, description or "", arguments):
         return 0
     try:

@@ -47,6 +47,8 @@ SINKS = {
 }
 """Class of each mode of tracking, imported on first use. A new one is a file, a YAML and a line here."""
 MODES = ("off", *SINKS)
+MOST_TAG, MOST_PROJECT = 64, 128
+"""Characters of a tag and of the name of a project of W&B, at most."""
 TAG_KINDS = ("arch", "objective", "task", "size", "stage", "status")
 """Prefixes of the tags that a run sets itself, as in ``arch:mamba``: one tag of each."""
 
@@ -283,7 +285,17 @@ class TrackingConfig:
                 f"tracking.mode={self.mode!r} is not one of {', '.join(MODES)} "
                 f'(in YAML, put "off" in quotes: the bare word means false)'
             )
+        if self.project is not None and not re.fullmatch(rf"[^/\\#?%:]{{1,{MOST_PROJECT}}}", self.project):
+            raise ValueError(
+                f"tracking.project={self.project!r}: the name of a project of W&B has 1 to {MOST_PROJECT} "
+                "characters, and none of /\\#?%:"
+            )
         for tag in self.tags:
+            if not tag.strip() or len(tag) > MOST_TAG:
+                raise ValueError(
+                    f"tracking.tags={tag!r}: W&B takes tags of 1 to {MOST_TAG} characters, and this one has "
+                    f"{len(tag)}: shorten it, or leave it out"
+                )
             if tag.partition(":")[0] in TAG_KINDS and ":" in tag:
                 raise ValueError(f"tracking.tags={tag!r}: tags with this prefix are set by the run itself")
 

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 from experiments.data.document import Document, text_of_row
 from experiments.data.file_hashes import file_hash
 from experiments.runtime.errors import DataError, nearest
+from experiments.runtime.special_files import check_file
 
 if TYPE_CHECKING:
     import pyarrow  # needs half a second: only where there is a Parquet file
@@ -232,6 +233,7 @@ def _parquet(path: Path, columns: Sequence[str]) -> tuple[pyarrow.parquet.Parque
     """Return a Parquet file, and the columns to read of it. Raises DataError."""
     import pyarrow.parquet
 
+    check_file(path)
     try:
         file = pyarrow.parquet.ParquetFile(path)
     except (pyarrow.ArrowException, OSError) as error:

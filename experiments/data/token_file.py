@@ -51,7 +51,7 @@ from experiments.data.tokenizers.make_tokenizer import (
     train_tokenizer,
 )
 from experiments.data.tokenizers.tokenizer import TextTokenizer, TokenizerConfig
-from experiments.runtime.atomic_io import sync
+from experiments.runtime.atomic_io import allowed_mode, sync
 from experiments.runtime.errors import DataError
 from experiments.runtime.json_state import read_json
 
@@ -156,7 +156,7 @@ def _check_room(corpus: CorpusConfig, tokenizer: TokenizerConfig, work: Path) ->
 def publish(work: Path, folder: Path) -> None:
     """Gives a complete folder its name. If another process was first, its folder stays."""
     (work / LOCK).unlink(missing_ok=True)
-    work.chmod(0o755)  # mkdtemp denies other users; a cache is shared
+    work.chmod(allowed_mode())  # mkdtemp denies other users; a cache may be shared
     for path in [*work.iterdir(), work]:
         sync(path)
     try:

@@ -20,6 +20,7 @@ from typing_extensions import TypedDict
 
 from experiments.data.corpus import SPLITS, CorpusConfig, SourceIdentity, carved_by_position
 from experiments.data.file_hashes import ChunkHasher
+from experiments.data.mapped_files import map_file
 from experiments.data.ngrams import ngram_bits_per_byte
 from experiments.data.token_stream import XZ_LIMIT, TokenStream, unigram_bits_per_byte, xz_bits_per_byte
 from experiments.data.tokenizers.tokenizer import TextTokenizer, TokenizedText
@@ -261,8 +262,7 @@ def read_stream(folder: Path, split: str, dtype: np.dtype, tokenizer: TextTokeni
     """Return the tokens of a split and their text, memory-mapped."""
     dtypes = {"bin": dtype, "bytes": BYTES_DTYPE, "text": np.dtype("u1")}
     arrays = {
-        suffix: np.memmap(folder / f"{split}.{suffix}", dtype=dtypes[suffix], mode="r")
-        for suffix in suffixes(tokenizer)
+        suffix: map_file(folder / f"{split}.{suffix}", dtypes[suffix]) for suffix in suffixes(tokenizer)
     }
     return TokenStream(
         tokens_N=arrays["bin"], tokenizer=tokenizer, bytes_N=arrays.get("bytes"), text=arrays.get("text")

@@ -139,7 +139,13 @@ def planned_cost(settings: Settings, task: Task, sizes: Sizes, matched: Matched)
     model = sizes.on_meta(settings.backbone_class, matched.config)
     flops = training_flops_per_token(model, sizes)
     tokens_per_step = settings.budget.batch_size * task.sequence_length
-    steps = max(1, settings.budget.tokens // tokens_per_step)
+    steps = settings.budget.tokens // tokens_per_step
+    if steps < 1:
+        raise ConfigError(
+            f"budget.tokens={settings.budget.tokens} is less than one step of {tokens_per_step:,} tokens "
+            f"(budget.batch_size={settings.budget.batch_size} sequences of {task.sequence_length}): give at "
+            f"least budget.tokens={tokens_per_step}, or a smaller batch"
+        )
     tokens = steps * tokens_per_step
     source = STATE_LENGTH if model.capabilities.encoder_decoder else 0
     return PlannedCost(
@@ -155,6 +161,17 @@ def planned_cost(settings: Settings, task: Task, sizes: Sizes, matched: Matched)
         ),
         widths=asdict(matched.config),
         planned=PlannedTraining(steps=steps, tokens=tokens, flops=tokens * flops),
+    )
+
+
+def rounding(settings: Settings, run_plan: Plan) -> str | None:
+    """Return what the budget of a run is rounded to, whole steps; None if it is not."""
+    asked, planned = settings.budget.tokens, run_plan.cost.planned
+    if asked == planned.tokens:
+        return None
+    return (
+        f"budget.tokens={asked:,} is rounded to {planned.tokens:,}: whole steps of "
+        f"{planned.tokens // planned.steps:,} tokens"
     )
 
 

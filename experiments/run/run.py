@@ -12,7 +12,7 @@ from architectures.causality import NOISE, add_noise, first_leak
 from experiments.config.structured import PROJECT, is_own
 from experiments.evaluation.measure import divergence
 from experiments.run.model_files import ModelSpec, load_folder_state
-from experiments.run.plan import Plan, check_run, plan
+from experiments.run.plan import Plan, check_run, plan, rounding
 from experiments.run.sample import sample
 from experiments.run.session import RunSession, open_run
 from experiments.run.settings import Settings
@@ -41,6 +41,8 @@ def run(settings: Settings) -> None:
         if session is None:
             return
         run_plan = collectives.rank_zero_first(lambda: plan(settings))
+        if (note := rounding(settings, run_plan)) is not None:
+            session.console.log(note)
         check_run(settings, run_plan.matched.config, run_plan.cost, run_plan.sizes.vocab_size)
         try:
             collectives.run_on_rank_zero(lambda: check_causality(settings, run_plan))

@@ -30,7 +30,14 @@ from experiments.config.digest import settings_digest
 from experiments.config.structured import check_file_name
 from experiments.runtime import run_lock
 from experiments.runtime.atomic_io import write_json, write_text
-from experiments.runtime.errors import CheckpointError, ConfigError, LockedError, RunError
+from experiments.runtime.errors import (
+    CheckpointError,
+    ConfigError,
+    LockedError,
+    RunError,
+    nearest,
+    nearest_folder,
+)
 from experiments.runtime.json_state import read_json
 from experiments.runtime.machine import process_rank
 from experiments.runtime.run_status import FINAL, RunStatus
@@ -260,8 +267,21 @@ def stored_status(settings: Settings) -> str | None:
 
 
 def stored_frame(name: str) -> Path:
-    """Return the path of a frame that ``study.stored`` names."""
-    return CONF.parent / name
+    """Return the path of a frame that ``study.stored`` names.
+
+    Raises:
+        ConfigError: there is no such file. In a folder of ``conf`` a track may have no frame yet.
+    """
+    path = CONF.parent / name
+    if path.exists() or path.parent.resolve() == CONF / "track":
+        return path
+    beside = path.parent.iterdir() if path.parent.is_dir() else ()
+    names = [file.name for file in beside if file.suffix == ".parquet"]
+    hint = nearest(path.name, names) if path.parent.is_dir() else nearest_folder(path.parent)
+    raise ConfigError(
+        f"study.stored={name}: there is no {path}{hint}: name a frame of archbench compare, relative to "
+        f"{CONF.parent}, or study.stored=null"
+    )
 
 
 @functools.cache

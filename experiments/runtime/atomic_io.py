@@ -42,6 +42,12 @@ def write_json(path: Path, tree: Any) -> None:
     write_text(path, json.dumps(plain(tree), indent=1, allow_nan=False) + "\n")
 
 
+def allowed_mode() -> int:
+    """Return the permissions of new folders: all that the umask allows."""
+    os.umask(mask := os.umask(0o077))
+    return 0o777 & ~mask
+
+
 def sync(path: Path) -> None:
     """Wait until a file or a folder is on the disk. Raises OSError."""
     descriptor = os.open(path, os.O_RDONLY)

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+
+from experiments.runtime.errors import ConfigError
 
 PROC, CGROUPS = Path("/proc"), Path("/sys/fs/cgroup")
 """Where Linux tells; other systems have neither."""
@@ -85,6 +88,9 @@ def _text(path: Path) -> str:
         return ""
 
 
+_UNSET = "start the processes of a run with torchrun or srun; for a single one, unset {names}"
+
+
 @dataclass(frozen=True, kw_only=True)
 class ProcessRank:
     """The position of this process among those that share a run."""
@@ -98,11 +104,26 @@ class ProcessRank:
 def process_rank() -> ProcessRank:
     """Return the rank that ``torchrun`` or ``srun`` gave this process.
 
-    Tasks of ``srun`` without MASTER_ADDR are treated as separate runs.
+    Tasks of ``srun`` without MASTER_ADDR are treated as separate runs, and so is what is typed in the shell
+    of ``srun --pty``. Empty variables count as unset.
+
+    Raises:
+        ConfigError: the variables describe no process of a group, as what is left of another launcher does.
     """
-    env = os.environ
+    env = {name: value for name, value in os.environ.items() if value.strip()}
     names = ("RANK", "LOCAL_RANK", "WORLD_SIZE")
-    if "RANK" not in env and "MASTER_ADDR" in env and "SLURM_STEP_NUM_TASKS" in env:
+    is_step = "SLURM_STEP_NUM_TASKS" in env and "SLURM_PTY_PORT" not in env
+    if "RANK" not in env and "MASTER_ADDR" in env and is_step:
         names = ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_STEP_NUM_TASKS")
+    given = {name: env[name] for name in names if name in env}
+    if wrong := [f"{name}={value}" for name, value in given.items() if not re.fullmatch(r"\d{1,9}", value)]:
+        raise ConfigError(f"{wrong[0]} must be a whole number: {_UNSET.format(names=' '.join(given))}")
     rank, local_rank, size = (int(env.get(name, default)) for name, default in zip(names, "001", strict=True))
+    found = " ".join(f"{name}={value}" for name, value in given.items())
+    if not rank < size or not local_rank < size:
+        raise ConfigError(
+            f"{found}: ranks must be less than {names[2]}: {_UNSET.format(names=' '.join(given))}"
+        )
+    if size > 1 and names[0] not in env:
+        raise ConfigError(f"{found}: there is no {names[0]}: {_UNSET.format(names=' '.join(given))}")
     return ProcessRank(rank=rank, local_rank=local_rank, size=size)

@@ -17,7 +17,7 @@ from contextlib import contextmanager, nullcontext
 from types import TracebackType
 from typing import Any
 
-from experiments.runtime.errors import Preempted
+from experiments.runtime.errors import ConfigError, Preempted
 from experiments.runtime.machine import process_rank
 
 UNSAVED = "with nothing to save"
@@ -100,11 +100,14 @@ def _ours(signal_number: signal.Signals) -> bool:
 def _job_end(margin: float) -> float | None:
     """Return when to stop, in seconds since 1970, by the end time of the SLURM job; None outside of a job.
 
-    At most a tenth of the job's time is left unused.
+    At most a tenth of the job's time is left unused. An end in the past is that of a job that has ended, in
+    whose shell, such as a screen session, the variable is left.
     """
     try:
         end = float(os.environ["SLURM_JOB_END_TIME"])
     except (KeyError, ValueError):
+        return None
+    if end <= time.time():
         return None
     try:
         length = end - float(os.environ["SLURM_JOB_START_TIME"])
@@ -142,7 +145,12 @@ def ends_at_signals() -> Iterator[None]:
     If multiple processes share a run, the trainer ends all of them together.
     """
     try:
-        with stops_at_once() if process_rank().size == 1 else nullcontext():
+        is_single = process_rank().size == 1
+    except ConfigError as error:
+        sys.stderr.write(f"error: {error}\n")
+        sys.exit(error.exit_code)
+    try:
+        with stops_at_once() if is_single else nullcontext():
             yield
     except Preempted as preempted:
         if preempted.reason.endswith(UNSAVED):  # a run that has saved prints this itself

@@ -32,7 +32,7 @@ class StudyColumns(BaseModel):
     path: str
     """The run folder."""
     left_out: Annotated[str, Json(list[str])]
-    """Folders of the study whose names are none of a run."""
+    """Folders of the study whose names are none of a run, and runs of others (``NAME of study=OTHER``)."""
     arm: str
     """The shortest name that tells the run configurations of a task apart."""
     studies_differ: Annotated[str, Json(list[str])]

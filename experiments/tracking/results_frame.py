@@ -21,6 +21,7 @@ from typing_extensions import TypedDict
 from experiments.runtime.errors import DataError, nearest
 from experiments.runtime.json_state import mismatch, parse_json
 from experiments.runtime.run_status import RunStatus
+from experiments.runtime.special_files import check_file
 from experiments.tracking.frame_columns import Json, columns
 
 
@@ -112,6 +113,7 @@ def read_results(
 
 def read_frame(path: Path, needed: Collection[str], only: Collection[str] | None = None) -> pa.Table:
     """Return a Parquet file, or some columns of it. Raises DataError, also where a column is missing."""
+    check_file(path)
     try:
         with pq.ParquetFile(path, page_checksum_verification=True) as file:
             names = file.schema_arrow.names

@@ -16,7 +16,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from experiments.config.schema import TrackingConfig
+from experiments.config.schema import MOST_TAG, TrackingConfig
 from experiments.runtime.errors import Preempted
 from experiments.runtime.json_state import json_objects
 from experiments.runtime.run_status import RunStatus
@@ -182,7 +182,7 @@ def start(config: TrackingConfig, run: RunIdentity, folder: Path, contents: dict
     for key in ("project", "entity"):
         if redact(value := getattr(config, key)) != value:
             raise ValueError(f"tracking.{key} looks like a secret: give the name of the {key}")
-    tags = [f"{kind}:{value}" for kind, value in run.tags.items()]
+    tags = [f"{kind}:{value}" for kind, value in run.tags.items()] + redact(config.tags)
     handle = wandb.init(
         id=run.key,
         name=run.key,
@@ -190,7 +190,7 @@ def start(config: TrackingConfig, run: RunIdentity, folder: Path, contents: dict
         entity=config.entity,
         group=run.group,
         job_type=run.job_type,
-        tags=list(dict.fromkeys([*tags, *redact(config.tags), RUNNING])),
+        tags=list(dict.fromkeys([*(tag[:MOST_TAG] for tag in tags), RUNNING])),
         config=contents,
         dir=folder,
         resume="allow",

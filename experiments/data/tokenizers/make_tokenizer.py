@@ -12,6 +12,7 @@ from experiments.data.tokenizers.bpe import BPETokenizer
 from experiments.data.tokenizers.folder_tokenizer import FolderTokenizer, identity
 from experiments.data.tokenizers.tokenizer import ByteTokenizer, TextTokenizer, TokenizerConfig
 from experiments.runtime.errors import DataError
+from experiments.runtime.special_files import check_file
 
 BYTES_OF_TEXT = 2
 """Version of how the bytes of tokens are counted where they depend on the text.
@@ -55,6 +56,7 @@ def load_tokenizer(config: TokenizerConfig, num_sentinels: int, folder: Path) ->
     if config.kind != "bpe":  # only BPE is trained on the text
         return train_tokenizer(config, num_sentinels, iter(()))
     path = folder / "tokenizer.json"
+    check_file(path)
     try:
         return BPETokenizer(HFTokenizer.from_file(str(path)), num_sentinels)
     except Exception as error:  # the library raises no narrower class

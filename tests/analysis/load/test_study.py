@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 import yaml
 
 from analysis.load.study import load_history, load_study
+from analysis.stats.warnings import study_warnings
 from experiments.tracking.frame_columns import columns
 from experiments.tracking.results_frame import METRIC
 from tests.results import write_result
@@ -222,3 +224,24 @@ def test_configurations_are_read_in_either_style(write_run: Any, tmp_path: Path)
         "learning_rate": 0.1,
     }.items():
         assert frame[column].tolist() == [value, value]
+
+
+def test_a_run_of_another_study_is_left_out_and_named(write_run: Any, tmp_path: Path) -> None:
+    """It counted as a configuration of the study that its folder was copied into."""
+    write_run("mamba", 0, 2.4)
+    foreign = write_run("decoder", 0, 2.2, study="other")
+    shutil.copytree(foreign.parent, tmp_path / "runs" / "compare" / foreign.parent.name)
+    frame = load_study(tmp_path / "runs", "compare")
+    assert list(frame["backbone"]) == ["mamba"]
+    name = f"{foreign.parent.name}/s0 of study=other"
+    assert json.loads(frame["left_out"].iloc[0]) == [name]
+    (warning,) = [line for line in study_warnings(frame) if "another study" in line]
+    assert f"compare/{name}" in warning
+
+
+def test_a_folder_of_runs_of_two_other_studies_is_an_error(write_run: Any, tmp_path: Path) -> None:
+    for study in ("one", "two"):
+        folder = write_run("decoder", 0, digest=f"{study}12345"[:8], study=study)
+        shutil.copytree(folder.parent, tmp_path / "runs" / "compare" / folder.parent.name)
+    with pytest.raises(ValueError, match="has runs of study=one, study=two, and none of study=compare"):
+        load_study(tmp_path / "runs", "compare")

@@ -6,7 +6,9 @@ import dataclasses
 
 import pytest
 
-from experiments.run.plan import model_shape
+from experiments.run.plan import model_shape, plan, rounding
+from experiments.runtime.errors import ConfigError
+from tests.experiments import commands
 from tests.experiments.run.test_size_solver import read
 
 
@@ -32,3 +34,15 @@ def test_only_mixers_that_stand_in_the_layers_count() -> None:
     windowed = dataclasses.replace(config.attention, window=8)  # type: ignore[attr-defined]
     local = dataclasses.replace(config, layers=["local_attention"], attention=windowed)  # type: ignore[call-arg]
     assert (model_shape(local)["num_heads"], model_shape(local)["d_state"]) == (4, None)
+
+
+def test_a_budget_below_a_step_is_rejected_and_another_rounding_is_stated() -> None:
+    """3 tokens trained 256, and 1,000 trained 768, without a word."""
+    words = (*commands.TINY, *commands.RECALL, "backbone=decoder", "budget.batch_size=8")
+    with pytest.raises(ConfigError, match=r"budget\.tokens=3 is less than one step of 256 tokens"):
+        plan(commands.settings(*words, "budget.tokens=3"))
+    settings = commands.settings(*words, "budget.tokens=1000")
+    note = rounding(settings, plan(settings))
+    assert note == "budget.tokens=1,000 is rounded to 768: whole steps of 256 tokens"
+    settings = commands.settings(*words, "budget.tokens=512")
+    assert rounding(settings, plan(settings)) is None

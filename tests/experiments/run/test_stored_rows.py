@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
 from experiments.run.skipped_cells import stored_status
-from experiments.runtime.errors import DataError
+from experiments.runtime.errors import ConfigError, DataError
 from tests.experiments import commands
 
 
@@ -26,8 +27,23 @@ def test_a_row_counts_by_cell_digest_and_seed(tmp_path: Path) -> None:
     assert status(path, "optimizer.learning_rate=0.5") is None
 
 
-def test_a_frame_that_is_not_there_yet_holds_nothing(tmp_path: Path) -> None:
-    assert status(tmp_path / "later.parquet") is None
+def test_a_frame_that_is_not_there_is_an_error_with_the_nearest_path(tmp_path: Path) -> None:
+    """Else everything would be trained again, without a word."""
+    (tmp_path / "rows.parquet").touch()
+    with pytest.raises(ConfigError, match=r"study\.stored=.*row\.parquet.*did you mean 'rows\.parquet'"):
+        status(tmp_path / "row.parquet")
+    with pytest.raises(ConfigError, match=rf"did you mean '{tmp_path.name}'"):
+        status(Path(f"{tmp_path}x") / "rows.parquet")
+
+
+def test_the_frame_of_a_track_may_come_later() -> None:
+    assert status(Path("conf/track/later.parquet")) is None
+
+
+def test_a_pipe_is_no_frame(tmp_path: Path) -> None:
+    os.mkfifo(path := tmp_path / "rows.parquet")
+    with pytest.raises(DataError, match=r"rows\.parquet cannot be read: it is a pipe"):
+        status(path)
 
 
 def test_a_file_that_is_no_frame_is_said(tmp_path: Path) -> None:

@@ -8,6 +8,8 @@ import joblib
 import pytest
 
 from experiments.runtime import machine
+from experiments.runtime.errors import ConfigError
+from experiments.runtime.machine import process_rank
 
 GIB = 2**30
 
@@ -80,3 +82,48 @@ def test_affinity_is_respected() -> None:
         "from experiments.runtime.machine import usable_cores; print(usable_cores())"
     )
     assert subprocess.run([sys.executable, "-c", command], capture_output=True, text=True).stdout == "1\n"
+
+
+@pytest.mark.parametrize(
+    ("variables", "size"),
+    [
+        ({"RANK": "", "WORLD_SIZE": " "}, 1),
+        ({"RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "2"}, 2),
+        ({"SLURM_NTASKS": "4", "SLURM_PROCID": "0", "MASTER_ADDR": "x"}, 1),  # the shell of salloc
+        ({"SLURM_STEP_NUM_TASKS": "4", "SLURM_PROCID": "1", "SLURM_LOCALID": "1", "MASTER_ADDR": "x"}, 4),
+        ({"SLURM_STEP_NUM_TASKS": "4", "SLURM_PROCID": "0", "MASTER_ADDR": "x", "SLURM_PTY_PORT": "1"}, 1),
+    ],
+)
+def test_processes_are_those_that_a_launcher_started(
+    variables: dict[str, str], size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    launched(variables, monkeypatch)
+    assert process_rank().size == size
+
+
+@pytest.mark.parametrize(
+    ("variables", "reason"),
+    [
+        ({"RANK": "x"}, "RANK=x must be a whole number"),
+        ({"RANK": "-1", "WORLD_SIZE": "2"}, "RANK=-1 must be a whole number"),
+        ({"RANK": "3"}, "RANK=3: ranks must be less than WORLD_SIZE"),
+        ({"RANK": "0", "WORLD_SIZE": "0"}, "ranks must be less than WORLD_SIZE"),
+        ({"WORLD_SIZE": "4"}, "WORLD_SIZE=4: there is no RANK"),
+    ],
+)
+def test_variables_that_describe_no_group_are_one_error(
+    variables: dict[str, str], reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    launched(variables, monkeypatch)
+    with pytest.raises(ConfigError, match=reason) as raised:
+        process_rank()
+    assert "unset" in str(raised.value)
+
+
+def launched(variables: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Set the variables of a launcher, and no others of it."""
+    names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "SLURM_STEP_NUM_TASKS", "SLURM_PTY_PORT")
+    for name in (*names, "SLURM_PROCID", "SLURM_LOCALID"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)

@@ -180,3 +180,14 @@ def test_what_is_not_known_is_left_out() -> None:
     assert not refused.keys() & {"planned", "parameters", "git", "status"}
     planned = result({"planned": {"tokens": 50}, "parameters": {"total": 10}})
     assert derived(planned, None)["tokens_per_parameter"] == 5.0
+
+
+@pytest.mark.parametrize(
+    "given",
+    [{"tags": [""]}, {"tags": ["a", " "]}, {"tags": ["t" * 65]}, {"project": "a/b"}, {"project": "p" * 129}],
+)
+def test_what_wandb_would_not_take_is_rejected_when_it_is_read(given: dict[str, Any]) -> None:
+    """W&B was switched off for the whole run."""
+    with pytest.raises(ValueError, match=r"tracking\.(tags|project)=.*characters"):
+        TrackingConfig(mode="offline", **given)
+    TrackingConfig(mode="offline", tags=["t" * 64], project="p" * 128)
