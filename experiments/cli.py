@@ -28,6 +28,7 @@ COMMANDS = {
     "Train and use models": {
         "prepare": ("experiments.prepare", "tokenise and store the data of runs, by many processes"),
         "train": ("experiments.train", "train a run, or every missing run of a sweep or study"),
+        "train torchrun": ("experiments.torchrun", "torchrun, which ends with the exit code of the run"),
         "plan": (
             "experiments.plan",
             "list the runs of a study with their costs and states; --watch follows them",

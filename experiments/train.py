@@ -3,7 +3,7 @@
     archbench train backbone=mamba task=recall scale=nano seed=0
     archbench train -m backbone=decoder,mamba seed=0,1,2
     archbench train study=compare
-    torchrun --nproc-per-node 2 -m experiments.train backbone=decoder parallel=fsdp
+    archbench train torchrun --nproc-per-node 2 -m experiments.train backbone=decoder parallel=fsdp
 
 A run that is complete, diverged or ran out of memory is not trained again; one that was stopped continues.
 A run of a sweep or a study that is rejected leaves a record, and the remaining ones are trained.

@@ -13,9 +13,10 @@ from torch import Tensor
 
 from architectures.backbone import Backbone
 from experiments.evaluation.shard import ALONE, EvaluationShard
+from experiments.objectives.finite_outputs import CAUSE, watched_outputs
 from experiments.objectives.objective import Objective, Score
 from experiments.runtime.device import inference
-from experiments.runtime.errors import DataError
+from experiments.runtime.errors import DataError, DivergedError
 from experiments.runtime.seeds import evaluation_seed
 from experiments.tasks.metrics import (
     DOCUMENTS,
@@ -70,6 +71,9 @@ def measure(
     ``before_batch`` is called between batches and may raise to end the evaluation early.
     Each process scores its ``shard``, and all return the same metrics.
     ``by_slice`` records the contribution of slices of a text (``experiments.evaluation.slices``).
+
+    Raises:
+        DivergedError: logits or a metric are not finite. All processes raise it.
     """
     available = task.num_examples(split)
     total = first_examples(task, split, examples)
@@ -99,10 +103,16 @@ def measure(
             batch_scores.append(replace(result, cluster_B=batch.cluster_B, by_token=None, slices_BK=sums_BK))
         return batch_scores
 
-    with inference(model, device, precision):
+    def check_outputs() -> None:
+        if shard.any(outputs.found):
+            raise DivergedError(f"{split}: the model's outputs are not finite numbers; {CAUSE}")
+
+    with inference(model, device, precision), watched_outputs(model) as outputs:
         scores = shard.map_examples(model, score, 0, total)
+        check_outputs()
         if examples is None and available is None:
             scores += shard.map_examples(model, score, total, _enough_examples(scores, total))
+            check_outputs()
     records = [record for score in scores for record in score.records]
     pooled = scores[0].accuracy_B is not None or scores[0].nats_B is not None
     metrics = [summarise(scores, objective, split, available)] if pooled else []
@@ -119,7 +129,17 @@ def measure(
     if split == "test":
         with inference(model, device, precision):
             metrics += valid_continuations(model, objective, task, batch_size)
+    check_finite(metrics)
     return [_with_setting(metric, task, available) for metric in metrics]
+
+
+def check_finite(metrics: Sequence[Metric]) -> None:
+    """Raise DivergedError for a metric whose value is not finite."""
+    for metric in metrics:
+        if not math.isfinite(metric.value):
+            raise DivergedError(
+                f"the {metric.split} {metric.name} is {metric.value}, no finite number; {CAUSE}"
+            )
 
 
 def stored_bits(scores: list[Score], facts: Facts, parameters: int, split: str) -> list[Metric]:
@@ -333,8 +353,6 @@ def divergence(metric: Metric, references: Sequence[Reference], steps: int) -> s
         references: those of its task.
         steps: optimizer steps of the run.
     """
-    if not math.isfinite(metric.value):
-        return f"the {metric.split} {metric.name} is {metric.value}, no finite number"
     comparable = [] if metric.likelihood == "pseudo" else references
     uniform = next((r for r in comparable if r.name == UNIFORM and r.metric == metric.name), None)
     limit = math.inf if uniform is None else uniform.value * (1 if steps >= FEW_STEPS else UNTRAINED)

@@ -16,9 +16,10 @@ from torch import Tensor
 from architectures.backbone import Backbone
 from experiments.evaluation.measure import EVALUATION_SEED, first_examples
 from experiments.evaluation.slices import longest_repeats
+from experiments.objectives.finite_outputs import CAUSE
 from experiments.objectives.objective import Objective, at_tokens
 from experiments.runtime.device import inference
-from experiments.runtime.errors import ConfigError
+from experiments.runtime.errors import ConfigError, DivergedError
 from experiments.tasks.metrics import Metric, bits_to_nats
 from experiments.tasks.task import Batch, Task
 from experiments.tasks.text.text import Text
@@ -182,6 +183,7 @@ def strided_perplexity(
 
     Raises:
         ConfigError: the model does not read from left to right, or the text or a setting does not fit.
+        DivergedError: a logit is not finite.
     """
     window = model.max_length if window is None else window
     stride = window if stride is None else stride
@@ -209,6 +211,8 @@ def strided_perplexity(
             reached = end
             if end == len(tokens):
                 break
+    if not math.isfinite(nats):
+        raise DivergedError(f"text: the perplexity is not a finite number; {CAUSE}")
     return StridedPerplexity(
         perplexity=math.exp(nats / counted), tokens=int(counted), window=window, stride=stride
     )

@@ -46,6 +46,10 @@ class EvaluationShard:
             local = score(*self._part(start + 1, end)) if divided else score(start + 1, end)
         return [*first_score, *(self._merged(score, start + 1, end, local) if divided else local)]
 
+    def any(self, local: bool) -> bool:
+        """Return True if a value is true in any process. All processes call it."""
+        return local if self.of == 1 else _in_any(local)
+
     def _part(self, start: int, end: int) -> tuple[int, int]:
         """Return the range of the sequences ``start .. end`` that this process scores."""
         begin, stop = (start + (end - start) * part // self.of for part in (self.index, self.index + 1))
@@ -97,7 +101,7 @@ def in_step(model: nn.Module) -> Iterator[None]:
 
     def announce(module: nn.Module, args: Any, kwargs: Any) -> None:
         last_call[:] = [(args, kwargs)]
-        _any_works(True)
+        _in_any(True)
 
     # Before the hooks that gather weights, so that all processes do both in the same order.
     hook = model.register_forward_pre_hook(announce, prepend=True, with_kwargs=True)
@@ -105,13 +109,13 @@ def in_step(model: nn.Module) -> Iterator[None]:
         yield
     finally:
         hook.remove()
-    while _any_works(False):
+    while _in_any(False):
         args, kwargs = last_call[0]
         model(*args, **kwargs)
 
 
-def _any_works(local: bool) -> bool:
-    """Return True if any process is about to run the model. All processes must call it."""
+def _in_any(local: bool) -> bool:
+    """Return True if ``local`` is true in any process. All processes must call it."""
     flag = torch.tensor(int(local))
     dist.all_reduce(flag, dist.ReduceOp.MAX)
     return bool(flag)

@@ -75,7 +75,8 @@ def evaluate(trainer: Trainer, run_plan: Plan, session: RunSession) -> None:
     Each metric is recorded at once, so that it is kept if a later evaluation fails.
 
     Raises:
-        DivergedError: the score on the test split is not finite, or worse than that of the uniform code.
+        DivergedError: logits or a metric are not finite, or the score on the test split is worse than that of
+            the uniform code.
     """
     evaluator, config = trainer.evaluator, trainer.config
     test_metrics = evaluator.evaluate("test", config.test_examples)

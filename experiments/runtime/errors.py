@@ -38,7 +38,7 @@ class DataError(RunError, ValueError):
 
 
 class DivergedError(RunError):
-    """A loss, gradient or test score that is not finite, or a test score worse than the uniform code.
+    """A loss, gradient, logit or metric that is not finite, or a test score worse than the uniform code.
 
     A step whose loss or gradient is not finite does not change the weights.
     """

@@ -287,7 +287,9 @@ def matthews(label_N: NDArray[np.int64], guess_N: NDArray[np.int64]) -> float:
 
 
 def pearson(true_N: NDArray[np.float64], guess_N: NDArray[np.float64]) -> float:
-    """Linear correlation; 0 where either is constant."""
+    """Linear correlation; 0 where either is constant, NaN where a guess is not finite."""
+    if not np.isfinite(guess_N).all():
+        return math.nan
     if np.ptp(true_N) == 0 or np.ptp(guess_N) == 0:
         return 0.0
     return float(np.corrcoef(true_N, guess_N)[0, 1])

@@ -17,11 +17,12 @@ import torch
 
 from experiments.config.schema import DeviceConfig
 from experiments.objectives.diffusion.masked_diffusion import MaskedDiffusion
+from experiments.objectives.finite_outputs import CAUSE, watched_outputs
 from experiments.objectives.language_modelling.masked_lm import MaskedLM, MaskedLMConfig
 from experiments.objectives.objective import Objective
 from experiments.run.load_model import LoadedModel
 from experiments.runtime.device import inference, torch_device
-from experiments.runtime.errors import ConfigError, DataError
+from experiments.runtime.errors import ConfigError, DataError, DivergedError
 from experiments.runtime.seeds import stream
 from experiments.tasks.metrics import Likelihood
 from experiments.tasks.task import Batch
@@ -93,6 +94,7 @@ class AnswerScorer:
 
         Raises:
             DataError: an answer is longer than the model allows.
+            DivergedError: the outputs of the model are not finite.
         """
         score_of: dict[int, AnswerScore] = {}
         with inference(self._saved.model, torch_device(self._device.name), self._device.precision):
@@ -127,7 +129,12 @@ class AnswerScorer:
         ]
         device = next(model.parameters()).device
         view = objective.answer_view(batch).to(device)
-        output = view.run(model)
+        with watched_outputs(model) as outputs:
+            output = view.run(model)
+        if outputs.found:
+            raise DivergedError(
+                f"{self._saved.description}: the model's outputs are not finite numbers; {CAUSE}"
+            )
         hit_BT = objective.logits(output, view).argmax(-1) == view.target_BT
         greedy_B = (hit_BT | (view.weight_BT == 0)).all(1)
         variance_B = torch.zeros(len(answers), dtype=torch.float64)

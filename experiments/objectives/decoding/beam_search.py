@@ -19,6 +19,7 @@ from architectures.backbone import Backbone
 from experiments.data.tokenizers.vocabulary import Vocabulary
 from experiments.objectives.decoding.prefill import PrefillState, prefill, prompt_rows
 from experiments.objectives.decoding.sampling import Constraints, allowed_tokens, penalise
+from experiments.objectives.finite_outputs import check_logits
 
 EARLY_STOPPING = ("full", "heuristic", "never")
 
@@ -92,7 +93,7 @@ def beam_search(
     for search, prompt in zip(searches, prompts, strict=True):
         search.prompt = prompt
     for length in range(1, max_tokens + 1):
-        log_p_RV = logits_RV.masked_fill(forbidden_V, -torch.inf).double().log_softmax(-1).cpu()
+        log_p_RV = check_logits(logits_RV).masked_fill(forbidden_V, -torch.inf).double().log_softmax(-1).cpu()
         if constraints.any or repetition_penalty != 1:
             written = [(search.prompt, tokens) for search in active for _, tokens in search.running]
             if repetition_penalty != 1:

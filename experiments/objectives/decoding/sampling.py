@@ -19,6 +19,7 @@ from architectures.backbone import Backbone
 from experiments.data.tokenizers.vocabulary import Vocabulary
 from experiments.objectives.decoding.prefill import PrefillState, prefill, prompt_rows
 from experiments.objectives.decoding.steps import make_steps
+from experiments.objectives.finite_outputs import check_logits
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -215,6 +216,9 @@ def generate(
         on_token: called with row and token as each is generated.
         constraints: what may be generated where.
         ended: called with row and generated tokens; True ends the sequence.
+
+    Raises:
+        DivergedError: logits are not finite.
     """
     generated: list[list[int]] = [[] for _ in generators]
     alive = list(range(len(generated)))
@@ -229,7 +233,7 @@ def generate(
         for seen_V, prompt in zip(seen_BV, prompts, strict=True):
             seen_V[prompt] = True
     while True:
-        logits_BV = logits_BV.masked_fill(forbidden_V, -torch.inf)
+        logits_BV = check_logits(logits_BV).masked_fill(forbidden_V, -torch.inf)
         if seen_BV is not None:
             logits_BV = penalise(logits_BV, seen_BV, sampling.repetition_penalty)
         if constraints.any:

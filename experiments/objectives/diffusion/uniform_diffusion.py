@@ -30,6 +30,7 @@ from experiments.objectives.diffusion.noise_schedules import (
 )
 from experiments.objectives.diffusion.unmasking_sampler import check_penalty, padded_texts
 from experiments.objectives.diffusion.unmasking_schedule import UnmaskingConfig
+from experiments.objectives.finite_outputs import check_logits
 from experiments.objectives.objective import View, row_noise
 from experiments.tasks.metrics import Likelihood
 from experiments.tasks.task import Batch, Task
@@ -184,7 +185,7 @@ class UniformDiffusion(MaskedDiffusion):
             time = {"time_B": torch.full((len(texts),), before, device=device)} if model.takes_time else {}
             logits_BTV = model(tokens_BT, valid_BT=valid_BT, **time).logits_BTV
             logits_BNV = logits_BTV.gather(1, place_BN[..., None].expand(-1, -1, logits_BTV.shape[-1]))
-            p_BNV = predicted(logits_BNV.masked_fill(forbidden_V, -torch.inf), sampling)
+            p_BNV = predicted(check_logits(logits_BNV).masked_fill(forbidden_V, -torch.inf), sampling)
             q_BNV = posterior(p_BNV, noisy_BN, 1 - before, 1 - after, self.states_V.to(device))
             noisy_BN = draw(q_BNV.log(), SamplingConfig(), generators)
         return noisy_BN.tolist()

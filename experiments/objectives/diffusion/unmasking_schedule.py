@@ -23,6 +23,7 @@ from torch import Tensor
 
 from experiments.objectives.decoding.sampling import SamplingConfig, draw, process
 from experiments.objectives.diffusion.noise_schedules import NoiseConfig, time_grid
+from experiments.objectives.finite_outputs import check_logits
 from experiments.runtime.errors import nearest
 
 METHODS = ("confidence", "ancestral", "first_hitting")
@@ -232,7 +233,7 @@ class Unmasker:
         fraction_R = self.masked_BN[rows_R].sum(1) / self.size_B[rows_R]
         logits_RTV = self.predict(self.tokens_BT, rows_R, fraction_R)
         index_R1 = torch.arange(len(rows), device=rows_R.device)[:, None]
-        logits_RNV = logits_RTV[index_R1, self.place_BN[rows_R, block]].float()
+        logits_RNV = check_logits(logits_RTV[index_R1, self.place_BN[rows_R, block]]).float()
         logits_RNV = logits_RNV.masked_fill(self.forbidden_V, -torch.inf)
         return logits_RNV, self._choose(logits_RNV, block, rows)
 

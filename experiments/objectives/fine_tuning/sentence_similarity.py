@@ -93,7 +93,10 @@ class Similarity(ReadoutObjective):
     def _cosine(self, output: Output) -> Tensor:
         assert output.readout is not None
         first_BD, other_BD = output.readout.float()
-        return F.cosine_similarity(first_BD, other_BD, dim=-1)
+        cosine_B = F.cosine_similarity(first_BD, other_BD, dim=-1)
+        # Vectors with an infinite norm would have the cosine 0.
+        is_finite_B = output.readout.float().norm(dim=-1).isfinite().all(0)
+        return cosine_B.where(is_finite_B, torch.nan)
 
     def loss(self, output: Output, view: View) -> tuple[Tensor, Tensor]:
         assert view.label_B is not None

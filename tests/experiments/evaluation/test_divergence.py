@@ -2,7 +2,8 @@ import math
 
 import pytest
 
-from experiments.evaluation.measure import FEW_STEPS, divergence
+from experiments.evaluation.measure import FEW_STEPS, check_finite, divergence
+from experiments.runtime.errors import DivergedError
 from experiments.tasks.metrics import Likelihood, Reference, bits_per_byte_metric
 
 UNIFORM = Reference(name="uniform", metric="bits_per_byte", value=8.17)
@@ -24,8 +25,6 @@ def metric(value, likelihood=EXACT):
         (24_799.0, FEW_STEPS, True),
         (8.8, 2, False),  # hardly trained
         (24_799.0, 2, True),
-        (math.nan, 2, True),
-        (math.inf, FEW_STEPS, True),
     ],
 )
 def test_a_score_above_the_uniform_code_has_diverged(value, steps, diverged):
@@ -34,9 +33,15 @@ def test_a_score_above_the_uniform_code_has_diverged(value, steps, diverged):
 
 def test_pseudo_likelihoods_count_tokens_that_stand_for_no_text():
     assert divergence(metric(22.3, PSEUDO), [UNIFORM], FEW_STEPS) is None
-    assert "no finite number" in divergence(metric(math.nan, PSEUDO), [UNIFORM], FEW_STEPS)
 
 
-def test_without_a_uniform_code_only_numbers_are_asked_for():
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("likelihood", [EXACT, PSEUDO])
+def test_every_metric_must_be_a_finite_number(value, likelihood):
+    check_finite([metric(9.0), metric(9e9)])
+    with pytest.raises(DivergedError, match="the test bits_per_byte is .*, no finite number"):
+        check_finite([metric(9.0), metric(value, likelihood)])
+
+
+def test_without_a_uniform_code_there_is_no_threshold():
     assert divergence(metric(9.0), [], 1000) is None
-    assert "no finite number" in divergence(metric(math.nan), [], 1000)

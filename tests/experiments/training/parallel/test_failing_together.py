@@ -28,23 +28,35 @@ class Faulty(Decoder):
     def forward(self, *args, **kwargs):
         output = super().forward(*args, **kwargs)
         self.calls += self.training
-        if os.environ["RANK"] == "1" and self.calls == 3:
+        if os.environ["RANK"] == "1":
             {fault}
         return output
 """
 
 
+FAULTS = {
+    "raises": ("if self.calls == 3: raise KeyError('the plug is out')", 1, "failed", 2, "the plug is out"),
+    "not finite": (
+        "if self.calls == 3: output.logits_BTV = output.logits_BTV * torch.nan",
+        4,
+        "diverged",
+        2,
+        "loss is nan at step 3",
+    ),
+    "not finite in evaluation": (
+        "if not self.training: output.logits_BTV = output.logits_BTV * torch.nan",
+        4,
+        "diverged",
+        20,
+        "validation: the model's outputs are not finite",
+    ),
+}
+
+
 @pytest.mark.full
-@pytest.mark.parametrize(
-    ("fault", "code", "status", "said"),
-    [
-        ("raise KeyError('the plug is out')", 1, "failed", "the plug is out"),
-        ("output.logits_BTV = output.logits_BTV * torch.nan", 4, "diverged", "loss is nan at step 3"),
-    ],
-    ids=["raises", "not finite"],
-)
+@pytest.mark.parametrize(("fault", "code", "status", "steps", "said"), FAULTS.values(), ids=FAULTS)
 def test_one_process_that_fails_ends_all(
-    tmp_path: Path, fault: str, code: int, status: str, said: str
+    tmp_path: Path, fault: str, code: int, status: str, steps: int, said: str
 ) -> None:
     (tmp_path / "faulty.py").write_text(FAULTY.replace("{fault}", fault))
     words = (*DECODER, "backbone._target_=faulty.Faulty", f"runs={tmp_path / 'runs'}")
@@ -55,7 +67,7 @@ def test_one_process_that_fails_ends_all(
     assert said in "".join(err for _, _, err in found)
     (path,) = (tmp_path / "runs").glob("*/*/*/result.json")
     result = json.loads(path.read_text())
-    assert (result["status"], result["training"]["steps"]) == (status, 2)
+    assert (result["status"], result["training"]["steps"]) == (status, steps)
     assert said in result["message"]
 
 
