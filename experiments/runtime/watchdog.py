@@ -16,6 +16,7 @@ from typing import NotRequired
 
 from typing_extensions import TypedDict
 
+from experiments.runtime.active_clock import BEAT, ActiveClock
 from experiments.runtime.atomic_io import write_json
 from experiments.runtime.errors import RunError
 from experiments.runtime.json_state import read_json
@@ -32,34 +33,37 @@ class Watchdog:
     A step that takes longer than both ``limit`` seconds and ten times the median of
     the last hundred ends the process with exit code 1, after the stack of every thread
     was written to stderr and to ``report``. The run continues from its checkpoint when
-    it is started again.
+    it is started again. Time in which the process is suspended does not count.
     """
 
-    def __init__(self, limit: float, report: Path) -> None:
-        self.limit, self.report = limit, report
+    def __init__(self, limit: float, report: Path, clock: ActiveClock | None = None) -> None:
+        self.limit, self.report, self.clock = limit, report, clock or ActiveClock()
         self._seconds: deque[float] = deque(maxlen=100)
         self._deadline = float("inf")
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
 
     def __enter__(self) -> Watchdog:
+        self.clock.beat()  # what was before is no suspension
+        self.clock.beats = True
         self._thread.start()
         return self
 
     def __exit__(self, *exception: object) -> None:
+        self.clock.beats = False
         self._done.set()
         self._thread.join()
 
     @contextmanager
     def step(self) -> Iterator[None]:
         """Around one step."""
-        started = time.monotonic()
+        started = self.clock.seconds()
         self._deadline = started + self.allowed()
         try:
             yield
         finally:
             self._deadline = float("inf")
-        self._seconds.append(time.monotonic() - started)
+        self._seconds.append(self.clock.seconds() - started)
 
     def allowed(self) -> float:
         """Seconds that the next step may take."""
@@ -68,8 +72,8 @@ class Watchdog:
         return max(self.limit, SLOW * statistics.median(self._seconds))
 
     def _watch(self) -> None:
-        while not self._done.wait(min(1.0, self.limit / 4)):
-            if time.monotonic() > self._deadline:
+        while not self._done.wait(min(BEAT, self.limit / 4)):
+            if self.clock.beat() > self._deadline:
                 self._bark()
 
     def _bark(self) -> None:

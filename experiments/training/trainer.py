@@ -7,7 +7,6 @@ resumed equals one that was not.
 
 from __future__ import annotations
 
-import time
 from dataclasses import asdict
 from typing import Any
 
@@ -17,6 +16,7 @@ from torch import Tensor
 from architectures.backbone import to_device
 from experiments.config.sections import Sections
 from experiments.objectives.objective import View
+from experiments.runtime.active_clock import ActiveClock
 from experiments.runtime.console import Console
 from experiments.runtime.errors import CheckpointError, DataError, DivergedError, Preempted
 from experiments.runtime.machine import process_rank
@@ -75,6 +75,7 @@ class Trainer:
         self.model, self.objective = strategy.model, strategy.objective
         self.folder, self.tracker, self.console = folder, tracker, console
         self.interruptions, self.lock = interruptions, lock
+        self.clock = ActiveClock()
         self.flops_per_token = flops_per_token
         self.device = next(self.model.parameters()).device
         self.parameters = list(self.model.parameters())
@@ -121,7 +122,7 @@ class Trainer:
             process = "" if collectives.is_rank_zero() else f"-{process_rank().rank}"
             report = self.folder.root / "failures" / f"hang{process}.txt"
             with (
-                Watchdog(self.config.step_timeout_seconds, report) as watchdog,
+                Watchdog(self.config.step_timeout_seconds, report, self.clock) as watchdog,
                 self.console.progress(self.total_steps) as progress,
             ):
                 while self.state.step < self.total_steps:
@@ -194,10 +195,10 @@ class Trainer:
             Learning rate and gradient norm of the step.
         """
         state = self.state
-        started, compiled = time.perf_counter(), compile_seconds()
+        started, compiled = self.clock.seconds(), compile_seconds()
         view, count = self._batch_view()
         view, count = view.to(self.device), to_device(count, self.device)
-        data_seconds = time.perf_counter() - started
+        data_seconds = self.clock.seconds() - started
 
         rate = set_learning_rate(self.optimizer, state.step, self.total_steps, self.optimizer_config)
         total = self.micro_batcher.run(lambda size: self._gradients(view, count, size))
@@ -221,7 +222,8 @@ class Trainer:
         state.count_step(
             tokens=self.tokens_per_step,
             flops=self.tokens_per_step * self.flops_per_token,
-            seconds=time.perf_counter() - started - compiling,
+            # The time of torch.compile has suspensions in it.
+            seconds=max(0.0, self.clock.seconds() - started - compiling),
             data_seconds=data_seconds,
             compile_seconds=compiling,
             processes=collectives.world_size(),
