@@ -94,9 +94,9 @@ class LowRank(nn.Module):
     @torch.no_grad()
     def initialise(self, bias_C: Tensor | None) -> None:
         """Draw orthogonal columns for the second factor, and set its bias."""
-        nn.init.orthogonal_(
-            self.up.weight, gain=0.1 * max(1.0, (self.up.in_features / self.up.out_features) ** 0.5)
-        )
+        weight_CR = torch.empty_like(self.up.weight)  # orthogonal_ writes into a view of its argument
+        gain = 0.1 * max(1.0, (self.up.in_features / self.up.out_features) ** 0.5)
+        self.up.weight.copy_(nn.init.orthogonal_(weight_CR, gain=gain))
         if bias_C is not None:
             self.up.bias.copy_(bias_C)
 

@@ -39,7 +39,7 @@ def test_pseudo_likelihoods_count_tokens_that_stand_for_no_text():
 @pytest.mark.parametrize("likelihood", [EXACT, PSEUDO])
 def test_every_metric_must_be_a_finite_number(value, likelihood):
     check_finite([metric(9.0), metric(9e9)])
-    with pytest.raises(DivergedError, match="the test bits_per_byte is .*, no finite number"):
+    with pytest.raises(DivergedError, match=r"the test bits_per_byte is .*, no finite number"):
         check_finite([metric(9.0), metric(value, likelihood)])
 
 
