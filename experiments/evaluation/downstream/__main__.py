@@ -27,11 +27,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 from omegaconf import DictConfig
 
 from experiments.config.schema import DeviceConfig
 from experiments.config.sections import plain_tree
 from experiments.config.structured import component, typed
+from experiments.data.counter_rng import permute
 from experiments.evaluation.downstream.answer_likelihood import AnswerScorer
 from experiments.evaluation.downstream.local_tasks import local_task
 from experiments.evaluation.downstream.results import Row, append, check_shots, print_table, task_rows
@@ -40,6 +42,7 @@ from experiments.run.plan import build_task
 from experiments.runtime.console import Console
 from experiments.runtime.device import configure_process, torch_device
 from experiments.runtime.errors import ConfigError, DataError, nearest
+from experiments.runtime.seeds import stream
 from experiments.tasks.task import Task
 
 if TYPE_CHECKING:
@@ -60,7 +63,7 @@ class DownstreamConfig:
     """Solved examples before each question, of the split that the task names for it; null for the task's
     number. Tasks that fix it to 0 and tasks that score complete texts ignore it."""
     limit: int | None = None
-    """Examples of each task at most; null for all."""
+    """Examples of each task at most, sampled with a fixed seed; null for all."""
     samples: int = 32
     """Masked versions of each answer from which a bound is estimated; other likelihoods are deterministic."""
     batch_size: int = 32
@@ -142,8 +145,23 @@ def evaluate(
         progress=Console("downstream").progress,
     )
     # The harness would bootstrap standard errors; archbench uses the jackknife everywhere.
-    results = evaluator.evaluate(model, tasks, limit=config.limit, bootstrap_iters=0)
+    results = evaluator.evaluate(model, tasks, samples=limited(tasks, config.limit), bootstrap_iters=0)
     return task_rows(results, tasks["tasks"], model.notes, saved, scorer, config.seed)
+
+
+def limited(tasks: TaskDict, limit: int | None) -> dict[str, list[int]] | None:
+    """Return the indices of the examples of each task, ``limit`` at most; None for all examples.
+
+    They are a sample, the same for every model and seed. The harness would take the first ones of files that
+    are often sorted.
+    """
+    if limit is None:
+        return None
+    counts = {name: len(task.eval_docs) for name, task in tasks["tasks"].items()}
+    return {
+        name: sorted(permute(stream(name, "limit"), np.arange(min(limit, count)), count).tolist())
+        for name, count in counts.items()
+    }
 
 
 def load_tasks(config: DownstreamConfig, local_tasks: Sequence[Mapping[str, object]] = ()) -> TaskDict:

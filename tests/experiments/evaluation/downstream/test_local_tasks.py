@@ -104,6 +104,29 @@ def test_targets_are_written_behind_solved_pairs(saved: LoadedModel, prompts: li
         assert asked.removeprefix("source: ").removesuffix("\ntarget:") not in known
 
 
+def test_a_limit_takes_a_sample_of_a_sorted_task(saved: LoadedModel, prompts: list[str]) -> None:
+    from datasets import Dataset, DatasetDict
+
+    rows = [{"text": f"row {number}", "label": int(number > 50)} for number in range(100)]
+    task = {
+        "task": "sorted", "custom_dataset": lambda **_: DatasetDict({"test": Dataset.from_list(rows)}),
+        "test_split": "test", "output_type": "multiple_choice", "doc_to_text": "{{text}}",
+        "doc_to_choice": ["a", "b"], "doc_to_target": "{{label}}", "metadata": {"version": "1"},
+        "metric_list": [{"metric": "acc", "aggregation": "mean", "higher_is_better": True}],
+    }  # fmt: skip
+    asked = []
+    for limit in (20, 20, 10, 100, 200):
+        prompts.clear()
+        config = DownstreamConfig(run="toy", device=DeviceConfig(name="cpu"), limit=limit)
+        (row,) = evaluate(saved, config, [task])
+        assert row.items == min(limit, 100)
+        asked.append({int(prompt.split()[-1]) for prompt in prompts})
+    assert asked[0] == asked[1]
+    assert asked[2] < asked[0]
+    assert 30 < sum(asked[0]) / 20 < 70
+    assert asked[3] == asked[4] == set(range(100))
+
+
 def test_other_tasks_are_refused_with_what_takes_them() -> None:
     with pytest.raises(ConfigError, match=r"task=recall: .* use archbench evaluate for other tasks"):
         local_task("recall", commands.task(*commands.RECALL), 0)

@@ -84,6 +84,19 @@ def test_held_out_examples_are_all_different_and_the_same_for_every_seed(task, s
         task.batch(split, 0, count, 1)
 
 
+@pytest.mark.parametrize("split", ["validation", "test"])
+def test_the_first_held_out_windows_are_a_sample_of_the_texts(task, split):
+    size, texts = LENGTH - 1, [file.tokens[split] for file in task._files]
+    windows = min(len(text_N) // size for text_N in texts)
+    place = {(label, text_N[w * size : (w + 1) * size].tobytes()): w
+             for label, text_N in zip(task.labels, texts, strict=True) for w in range(windows)}  # fmt: skip
+    tokens_NT, labels = tokens_and_labels(task, split, 0, task.num_examples(split))
+    tokens_NT = tokens_NT.astype(texts[0].dtype)
+    found = [place[label, row.tobytes()] for label, row in zip(labels.tolist(), tokens_NT, strict=True)]
+    assert 0.25 < np.mean(found[:40]) / windows < 0.75
+    assert sorted(found) == sorted([*range(windows)] * len(texts))
+
+
 def test_the_bytes_tell_the_class(task):
     """Naive Bayes on byte pairs, by far the simplest reader, is well above chance on the test split."""
 
