@@ -7,6 +7,7 @@ is carved from its training rows by a hash of their place.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
@@ -27,6 +28,7 @@ from experiments.runtime.errors import DataError, nearest
 SUFFIXES = (".json", ".jsonl", ".csv", ".tsv", ".parquet", ".conll")
 CONLL_COLUMNS = ("tokens", "tags")
 """The columns of a row that is a sentence of a .conll file."""
+_ENTITY_TAG = re.compile(r"O|[BIES]-\S+")
 
 
 class Row(NamedTuple):
@@ -129,19 +131,41 @@ def _source_rows(config: RowsConfig, split: str, columns: Sequence[str]) -> Iter
 
 
 def _conll_rows(path: Path) -> Iterator[tuple[str, Any]]:
-    """Sentences: each line has a word, optional columns, and the tag; empty lines separate sentences."""
-    lines = decode_utf8(path.read_bytes(), path, 0).splitlines()
-    sentence: list[list[str]] = []
+    """Sentences: each line has a word, optional columns, and the tag; empty lines separate sentences.
+
+    Lines end at LF or CR LF only. Columns are separated by tabs where a line has one, else by spaces; other
+    white space is part of a word. Lines that begin with # are skipped as comments, unless they have as many
+    columns as other lines, and a tag.
+    """
+    text = decode_utf8(path.read_bytes(), path, 0)
+    if "\n" not in text and "\r" in text.rstrip("\r"):
+        raise DataError(f"{path}: its lines end at CR: convert it, for example with mac2unix")
+    lines = [line.removesuffix("\r") for line in text.split("\n")]
+    plain = [_columns(line) for line in lines if line.strip() and not line.startswith("#")]
+    counts, tags = {len(columns) for columns in plain}, {columns[-1] for columns in plain}
+    sentence: list[tuple[str, str]] = []
+    begin = 0
     for line_number, line in enumerate([*lines, ""], start=1):
-        fields = line.split()
-        if fields and fields[0] != "-DOCSTART-":
-            if len(fields) < 2:
-                raise DataError(f"{path}, line {line_number}: a word without a tag; write 'word tag'")
-            sentence.append([fields[0], fields[-1]])
+        columns = _columns(line)
+        is_word = len(columns) in counts and (columns[-1] in tags or _ENTITY_TAG.fullmatch(columns[-1]))
+        if line.startswith("#") and not is_word:
+            continue
+        if line.strip() and columns[0] != "-DOCSTART-":
+            if len(columns) < 2 or not columns[0] or not columns[-1]:
+                raise DataError(f"{path}, line {line_number}: not a word and its tag; write 'word tag'")
+            begin = begin if sentence else line_number
+            sentence.append((columns[0], columns[-1]))
         elif sentence:
-            tokens, tags = zip(*sentence, strict=True)
-            yield f"line {line_number - len(sentence)}", dict(zip(CONLL_COLUMNS, (tokens, tags), strict=True))
+            yield f"line {begin}", dict(zip(CONLL_COLUMNS, zip(*sentence, strict=True), strict=True))
             sentence = []
+
+
+def _columns(line: str) -> list[str]:
+    """Return the columns of a line of a .conll file; a word may have spaces if tabs separate columns."""
+    if "\t" not in line:
+        return [column for column in line.split(" ") if column] or [""]
+    word, *others = line.split("\t")
+    return [word, *(column.strip(" ") for column in others)]
 
 
 def value_in(row: Row, column: str, key: str) -> Any:

@@ -235,6 +235,7 @@ def split_metrics(
     unit: str,
     estimator: str,
     macro: Sequence[str] = (),
+    cluster_N: NDArray[Any] | None = None,
 ) -> list[Metric]:
     """Statistics of a split, each with its standard error; the higher, the better.
 
@@ -242,6 +243,8 @@ def split_metrics(
         statistics: by name, functions of the indices of the examples they are computed from.
         first: the one that is printed in tables.
         macro: those that are means over classes; all other statistics weight examples equally.
+        cluster_N: of the examples, for the standard error; NaN if it is the same for all. None requires two
+            examples or more.
     """
     names = sorted(statistics, key=lambda name: name != first)
     return [
@@ -255,7 +258,7 @@ def split_metrics(
             likelihood=None,
             estimator=estimator,
             samples=1,
-            standard_error=jackknife(statistics[name], num_items),
+            standard_error=jackknife(statistics[name], num_items, cluster_N),
             items=num_items,
         )
         for name in names

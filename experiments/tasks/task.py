@@ -14,7 +14,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from torch import Tensor
 
@@ -23,6 +23,18 @@ from experiments.tasks.metrics import Reference
 
 if TYPE_CHECKING:
     from experiments.data.tokenizers.tokenizer import TextTokenizer  # slow to import
+
+
+class TaggedWords(NamedTuple):
+    """The words of a sentence, or of a piece of a long one, as they are scored."""
+
+    sentence: int
+    """The number of the sentence in its split."""
+    begin: int
+    """Words of the sentence before these."""
+    tags: list[int]
+    positions: list[int | None]
+    """The token that each word is tagged at; None for a word of which the tokenizer makes no token."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +65,8 @@ class Batch:
     """The target text of each example, where targets are texts; generated texts are compared with it."""
     tag_BT: Tensor | None = None
     """The tag of each token (int64), right where ``answer_BT`` is True, where the task has tags."""
+    words: Sequence[TaggedWords] | None = None
+    """The words of each example, where the task has tags."""
     cluster_B: Tensor | None = None
     """The group (int64) of examples that each belongs to, such as its document; None where every example
     is a group. Standard errors are over groups."""

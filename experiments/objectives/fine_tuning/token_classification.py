@@ -9,8 +9,8 @@ Shapes: B batch, T length, C tags, N sequences of a split.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -22,7 +22,7 @@ from architectures.layers.readout import TokenReadout
 from experiments.objectives.fine_tuning.base import ReadoutObjective, check_dropout, valid_or_none
 from experiments.objectives.objective import Score, View
 from experiments.tasks.metrics import Likelihood, Metric, split_metrics
-from experiments.tasks.task import Batch
+from experiments.tasks.task import Batch, TaggedWords
 from experiments.tasks.text.token_classification import entities, is_entity_scheme
 
 
@@ -35,6 +35,38 @@ class TokenClassificationConfig:
 
     def __post_init__(self) -> None:
         check_dropout(self.dropout)
+
+
+class TaggedPiece(NamedTuple):
+    """The tags of consecutive words of a sentence, and those that a model gives them."""
+
+    sentence: int
+    begin: int
+    """Words of the sentence before these."""
+    tags: Sequence[int]
+    guesses: Sequence[int]
+
+
+def sentences_of(view: View) -> list[TaggedWords]:
+    """Return the tagged tokens of each sequence as the words of a sentence, for tasks that name no words."""
+    return [
+        TaggedWords(-1, 0, tags_T[weight_T > 0].tolist(), weight_T.nonzero().flatten().tolist())
+        for tags_T, weight_T in zip(view.target_BT, view.weight_BT, strict=True)
+    ]
+
+
+def joined_sentences(pieces: Sequence[TaggedPiece]) -> list[tuple[list[int], list[int]]]:
+    """Return tags and guesses of sentences: pieces are joined where one begins after another's last word."""
+    sentences: list[tuple[list[int], list[int]]] = []
+    sentence, end = -1, 0
+    for piece in sorted(pieces, key=lambda piece: (piece.sentence, piece.begin)):
+        if piece.sentence != sentence or piece.begin != end:
+            sentences.append(([], []))
+        tags, guesses = sentences[-1]
+        tags += piece.tags
+        guesses += piece.guesses
+        sentence, end = piece.sentence, piece.begin + len(piece.tags)
+    return sentences
 
 
 class TokenClassification(ReadoutObjective):
@@ -70,18 +102,23 @@ class TokenClassification(ReadoutObjective):
         on_device = view.to(next(model.parameters()).device)
         guess_BT = self.logits(on_device.run(model), on_device).argmax(-1).cpu()
         records = []
-        for tags_T, guesses_T, weight_T in zip(view.target_BT, guess_BT, view.weight_BT, strict=True):
-            words_T = weight_T > 0
-            records.append((tags_T[words_T].tolist(), guesses_T[words_T].tolist()))
+        for words, guess_T in zip(batch.words or sentences_of(view), guess_BT.tolist(), strict=True):
+            guesses = [
+                self.task.default_tag if at is None else guess_T[at]  # type: ignore[attr-defined]
+                for at in words.positions
+            ]
+            records.append(TaggedPiece(words.sentence, words.begin, words.tags, guesses))
         return Score(records=records)
 
     def summarise(self, records: Sequence[Any], split: str) -> list[Metric]:
         """Compute the fraction of right tags; where tags mark entities, also their precision, recall and F1.
 
+        Pieces of a sentence are joined, so that an entity that a cut goes through counts once.
         An entity is right if type, beginning and end are right, as in the CoNLL
         shared tasks (Tjong Kim Sang and De Meulder 2003).
         """
-        counts_N5 = np.array([self._counts(*record) for record in records])
+        sentences = joined_sentences(records)
+        counts_N5 = np.array([self._counts(*sentence) for sentence in sentences])
 
         def ratio(above: list[int], below: list[int]) -> Any:
             def statistic(index: NDArray[np.int64]) -> float:
@@ -99,14 +136,16 @@ class TokenClassification(ReadoutObjective):
                 "entity_precision": ratio([matched], [guessed]),
                 "entity_recall": ratio([matched], [true]),
             }
-        return split_metrics(
+        metrics = split_metrics(
             statistics,
-            len(records),
+            len(sentences),
             split,
             first=self.task.metric,
             unit="share",
             estimator="most likely tag of each word",
+            cluster_N=np.arange(len(sentences)),
         )
+        return [replace(metric, items=len(records), clusters=len(sentences)) for metric in metrics]
 
     def _counts(self, tags: list[int], guesses: list[int]) -> tuple[int, ...]:
         """Count, in one sequence, tags, right tags, and entities: true, guessed and matched ones."""

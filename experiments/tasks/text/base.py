@@ -28,7 +28,7 @@ from experiments.data.tokenizers.make_tokenizer import train_tokenizer
 from experiments.data.tokenizers.tokenizer import TextTokenizer, TokenizerConfig
 from experiments.runtime.errors import DataError, nearest
 from experiments.runtime.seeds import stream
-from experiments.tasks.task import Batch, Task
+from experiments.tasks.task import Batch, TaggedWords, Task
 
 
 class Parsed(NamedTuple):
@@ -50,6 +50,8 @@ class Example(NamedTuple):
     label: float = 0
     tags: Sequence[tuple[int, int]] = ()
     """Position and number of each tag."""
+    words: TaggedWords | None = None
+    """The words that are tagged, those without tokens included."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,10 +103,13 @@ class Labelled(Task):
         self.tokenizer = train_tokenizer(config.tokenizer, config.num_sentinels, train_texts)
         self.vocabulary = self.tokenizer.vocabulary
         self.classes = self.find_classes(self.parsed["train"])
-        self._examples = {
-            split: [example for row in rows for example in self.encode(row)]
-            for split, rows in self.parsed.items()
-        }
+        self._examples: dict[str, list[Example]] = {}
+        self._first: dict[str, NDArray[np.int64]] = {}
+        """The first example of each row, and the number of examples."""
+        for split, rows in self.parsed.items():
+            examples = [self.encode(row, number) for number, row in enumerate(rows)]
+            self._examples[split] = [example for pieces in examples for example in pieces]
+            self._first[split] = np.cumsum([0, *map(len, examples)])
 
     @abstractmethod
     def made_rows(self) -> Iterator[tuple[str, Row]]:
@@ -119,8 +124,8 @@ class Labelled(Task):
         """The names of the classes or tags."""
 
     @abstractmethod
-    def encode(self, parsed: Parsed) -> list[Example]:
-        """The examples of a row: one, or multiple if it is cut into pieces."""
+    def encode(self, parsed: Parsed, number: int) -> list[Example]:
+        """Return the examples of row ``number`` of a split: one, or multiple if it is cut into pieces."""
 
     def frame(self, parts: Sequence[list[int]]) -> tuple[NDArray[np.int32], NDArray[np.int8]]:
         """``[bos] a [eos] b [eos]``, or what the tokenizer of a folder makes of it, and its segments."""
@@ -149,8 +154,8 @@ class Labelled(Task):
             raise ValueError(
                 f"the {split} split has {len(examples)} examples; {count} were requested from {start} on"
             )
-        else:  # shuffled equally for every seed: files are often sorted by class, and a run may score a few
-            order_B = permute(stream(split, "order"), index_B, len(examples))
+        else:
+            order_B = self._held_out_order[split][index_B]
         chosen = [examples[index] for index in order_B.tolist()]
         shape = (count, self.sequence_length)
         tokens_BT = torch.full(shape, self.vocabulary.pad)
@@ -175,7 +180,21 @@ class Labelled(Task):
             if self.targets == "tags"
             else torch.tensor([e.label for e in chosen], dtype=label_dtype),
             tag_BT=tag_BT if self.targets == "tags" else None,
+            words=[e.words for e in chosen if e.words is not None] if self.targets == "tags" else None,
         )
+
+    @cached_property
+    def _held_out_order(self) -> dict[str, NDArray[np.int64]]:
+        """Return the examples (N,) of each held-out split: rows in random order, pieces of one together.
+
+        They are shuffled equally for every seed: files are often sorted by class, and a run may score a few.
+        """
+        orders = {}
+        for split in SPLITS[1:]:
+            begin_R, end_R = self._first[split][:-1], self._first[split][1:]
+            order_R = permute(stream(split, "order"), np.arange(len(begin_R)), len(begin_R))
+            orders[split] = np.concatenate([np.arange(begin_R[row], end_R[row]) for row in order_R.tolist()])
+        return orders
 
     def num_examples(self, split: str) -> int:
         """Examples of the split; for ``train``, of one epoch (training may continue after it)."""
@@ -188,6 +207,9 @@ class Labelled(Task):
             for example in self._examples[split]:
                 digest.update(repr((split, example.label, example.tags)).encode())
                 digest.update(example.tokens.tobytes() + example.segments.tobytes())
+                words = example.words
+                if words is not None and (words.begin or None in words.positions):
+                    digest.update(repr(words).encode())
         return digest.hexdigest()[:16]
 
 

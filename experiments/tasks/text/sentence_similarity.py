@@ -106,7 +106,7 @@ class SentenceSimilarity(Labelled):
     def find_classes(self, train: Sequence[Parsed]) -> Sequence[str]:
         return ()
 
-    def encode(self, parsed: Parsed) -> list[Example]:
+    def encode(self, parsed: Parsed, number: int) -> list[Example]:
         max_tokens = (self.sequence_length - max(self.framing(2), 3)) // 2
         tokens, segments = self.frame([self.tokenizer.encode(text)[:max_tokens] for text in parsed.texts])
         return [Example(tokens, segments, label=parsed.target)]

@@ -105,7 +105,7 @@ class Sentences(Labelled):
     def find_classes(self, train: Sequence[Parsed]) -> Sequence[str]:
         return sorted({row.target for row in train})
 
-    def encode(self, parsed: Parsed) -> list[Example]:
+    def encode(self, parsed: Parsed, number: int) -> list[Example]:
         parts = [self.tokenizer.encode(text) for text in parsed.texts]
         tokens, segments = self.frame(cut_longer(parts, self.sequence_length - self.framing(len(parts))))
         return [Example(tokens, segments, label=self.class_number(parsed.target, parsed.location))]

@@ -10,6 +10,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
@@ -18,6 +19,7 @@ from experiments.data.labelled_rows import Row, value_in
 from experiments.runtime.errors import DataError, nearest
 from experiments.runtime.seeds import stream
 from experiments.tasks.metrics import Reference
+from experiments.tasks.task import TaggedWords
 from experiments.tasks.text.base import Example, Labelled, LabelledConfig, Parsed
 
 METRICS = ("entity_f1", "tag_accuracy")
@@ -60,7 +62,11 @@ class TagsConfig(LabelledConfig):
 
 
 class Tags(Labelled):
-    """A tag at the last token of each word. A long sentence is cut into pieces between words."""
+    """A tag at the last token of each word. A long sentence is cut into pieces between words.
+
+    Words of which the tokenizer makes no token, such as single zero-width characters, are not trained on. In
+    evaluation they count as tagged ``default_tag``, so that every tokenizer is scored on the same words.
+    """
 
     Config = TagsConfig
     config: TagsConfig
@@ -70,6 +76,9 @@ class Tags(Labelled):
         self.metric = config.metric
         self.columns = [config.tokens_column, config.tags_column]
         super().__init__(config)
+        self._examples["train"] = [example for example in self._examples["train"] if example.tags]
+        if not self._examples["train"]:
+            raise DataError(f"source={config.source}: the tokenizer makes no token of any word in training")
         if self.metric == "entity_f1" and not is_entity_scheme(self.classes):
             odd = next(tag for tag in self.classes if not is_entity_scheme([tag]))
             raise DataError(
@@ -96,21 +105,37 @@ class Tags(Labelled):
     def find_classes(self, train: Sequence[Parsed]) -> Sequence[str]:
         return sorted({tag for row in train for tag in row.target})
 
-    def encode(self, parsed: Parsed) -> list[Example]:
+    def encode(self, parsed: Parsed, number: int) -> list[Example]:
         max_tokens, begin = self.sequence_length - self.framing(1), len(self.vocabulary.begin)
-        pieces: list[tuple[list[int], list[tuple[int, int]]]] = [([], [])]
+        texts, words = [list[int]()], [TaggedWords(number, 0, [], [])]
         for i, (word, tag) in enumerate(zip(parsed.texts, parsed.target, strict=True)):
             tokens = self.tokenizer.encode(f" {word}" if i else word)[:max_tokens]
-            if len(pieces[-1][0]) + len(tokens) > max_tokens:
-                pieces.append(([], []))
-            text, tags = pieces[-1]
-            text += tokens
-            tags.append((len(text) - 1 + begin, self.class_number(tag, parsed.location)))
+            if len(texts[-1]) + len(tokens) > max_tokens:
+                texts.append([])
+                words.append(TaggedWords(number, i, [], []))
+            texts[-1] += tokens
+            words[-1].tags.append(self.class_number(tag, parsed.location))
+            words[-1].positions.append(len(texts[-1]) - 1 + begin if tokens else None)
         examples = []
-        for text, tags in pieces:
-            framed, segments = self.frame([text])
-            examples.append(Example(framed, segments, tags=tags))
+        for text, piece in zip(texts, words, strict=True):
+            tags = [(at, tag) for at, tag in zip(piece.positions, piece.tags, strict=True) if at is not None]
+            examples.append(Example(*self.frame([text]), tags=tags, words=piece))
         return examples
+
+    @cached_property
+    def default_tag(self) -> int:
+        """Return the tag of words that a model does not see: O, or else the most frequent one in training."""
+        if "O" in self.classes:
+            return self.classes.index("O")
+        return self.classes.index(self._most_frequent)
+
+    @property
+    def _most_frequent(self) -> str:
+        return Counter(tag for row in self.parsed["train"] for tag in row.target).most_common(1)[0][0]
+
+    def clustered_by(self, split: str) -> str:
+        whole = len(self._examples[split]) == len(self.parsed[split])
+        return super().clustered_by(split) if whole else "sentence"
 
     def references(self) -> list[Reference]:
         """Return the scores of a dictionary that gives each word its most frequent tag in training."""
@@ -118,7 +143,7 @@ class Tags(Labelled):
         for row in self.parsed["train"]:
             for word, tag in zip(row.texts, row.target, strict=True):
                 seen[word][tag] += 1
-        usual = Counter(tag for row in self.parsed["train"] for tag in row.target).most_common(1)[0][0]
+        usual = self._most_frequent
         true = [list(row.target) for row in self.parsed["test"]]
         guessed = [
             [seen[w].most_common(1)[0][0] if w in seen else usual for w in row.texts]

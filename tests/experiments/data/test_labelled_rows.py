@@ -75,7 +75,7 @@ def test_conll_files_are_sentences(tmp_path):
     ]
     assert rows[1].location.endswith("ner.conll, line 7")
     path.write_text("EU B-ORG\nrejects\n")
-    with pytest.raises(DataError, match="line 2: a word without a tag"):
+    with pytest.raises(DataError, match="line 2: not a word and its tag"):
         list(read_rows(RowsConfig(source="files", paths=[str(path)]), []))
 
 
@@ -144,3 +144,58 @@ def test_broken_rows_are_named(tmp_path, text, message):
 def test_settings_that_contradict_each_other_are_refused(settings, message):
     with pytest.raises(ValueError, match=message):
         RowsConfig(**settings)
+
+
+def conll(tmp_path, text):
+    """Words and tags of the sentences of a .conll file."""
+    path = tmp_path / "rows.conll"
+    path.write_bytes(text.encode())
+    rows = found(("tokens", "tags"), source="files", paths=[str(path)])
+    return [list(zip(row["tokens"], row["tags"], strict=True)) for _, row in rows]
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        "12\u00a0500",
+        "New York",
+        "a\u2028b",
+        "a\u0085b",
+        "a\x0bb",
+        "a\x0cb",
+        "a\rb",
+        "\u3000",
+        " ",
+        "a ",
+        "\x1c",
+        "#",
+        "#5",
+    ],
+)
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_words_keep_their_white_space(tmp_path, word, end):
+    lines = ["Paid\tX\tO", f"{word}\tX\tB-NUM", "", "now\tX\tO"]
+    assert conll(tmp_path, end.join(lines)) == [[("Paid", "O"), (word, "B-NUM")], [("now", "O")]]
+    if " " not in word and word.strip():
+        spaced = end.join(lines).replace("\t", "  ") + end
+        assert conll(tmp_path, spaced) == [[("Paid", "O"), (word, "B-NUM")], [("now", "O")]]
+
+
+@pytest.mark.parametrize("gap", ["\t", " "])
+def test_comments_are_skipped_and_words_that_begin_with_a_hash_are_not(tmp_path, gap):
+    text = "\ufeff# id = 1\n# text = a O b\n#note\na_O\n#_B-X\n\n# newdoc\n-DOCSTART-_O\n\n#tag_O\nb_O\n"
+    sentences = conll(tmp_path, text.replace("_", gap))
+    assert sentences == [[("a", "O"), ("#", "B-X")], [("#tag", "O"), ("b", "O")]]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a\tO\rb\tO\r", "lines end at CR"),
+        ("\tO\n", "line 1: not a word"),
+        ("New York\t\n", "line 1: not a word"),
+    ],
+)
+def test_lines_that_are_no_word_and_tag_are_named(tmp_path, text, message):
+    with pytest.raises(DataError, match=message):
+        conll(tmp_path, text)

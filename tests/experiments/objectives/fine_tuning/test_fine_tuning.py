@@ -1,5 +1,6 @@
 """Objectives that learn through a readout: classes of texts, tags of words, similarity of texts."""
 
+import itertools
 import math
 from dataclasses import replace
 
@@ -14,8 +15,10 @@ from experiments.objectives.fine_tuning.sequence_classification import (
     SequenceClassificationConfig,
 )
 from experiments.objectives.fine_tuning.token_classification import (
+    TaggedPiece,
     TokenClassification,
     TokenClassificationConfig,
+    joined_sentences,
 )
 from experiments.objectives.language_modelling.causal_lm import CausalLM
 from experiments.runtime.errors import DataError
@@ -207,10 +210,27 @@ def test_tags_are_scored_at_the_words_only():
     expected = F.cross_entropy(output.readout.float()[batch.answer_BT], batch.tag_BT[batch.answer_BT])
     torch.testing.assert_close(total / count, expected)
     records = objective.evaluate(model, batch, toys.generators(6)).records
-    for row, (tags, guesses) in enumerate(records):
+    for row, (_, _, tags, guesses) in enumerate(records):
         words = batch.answer_BT[row]
         assert tags == batch.tag_BT[row][words].tolist()
         assert guesses == output.readout[row].argmax(-1)[words].tolist()
+
+
+def sentences(records):
+    """Each record as a sentence that is not cut."""
+    return [TaggedPiece(number, 0, *record) for number, record in enumerate(records)]
+
+
+def test_pieces_of_a_sentence_are_scored_together():
+    tags, guesses = [0, 1, 2, 2, 0, 1, 0, 1], [0, 1, 2, 2, 0, 0, 0, 1]
+    whole = tagging().summarise(sentences([(tags, guesses), ([1], [1])]), "test")
+    ends = [0, 3, 4, 8]  # the first cut goes through an entity
+    cut = [TaggedPiece(0, a, tags[a:b], guesses[a:b]) for a, b in itertools.pairwise(ends)]
+    joined = tagging().summarise([cut[1], TaggedPiece(1, 0, [1], [1]), cut[2], cut[0]], "test")
+    assert [(m.name, m.value) for m in joined] == [(m.name, m.value) for m in whole]
+    assert {(m.items, m.clusters) for m in joined} == {(4, 2)}
+    apart = joined_sentences([cut[0], cut[2]])  # a sample without the piece between them
+    assert [tags for tags, _ in apart] == [[0, 1, 2], [0, 1, 0, 1]]
 
 
 def test_entities_count_as_a_whole():
@@ -219,7 +239,7 @@ def test_entities_count_as_a_whole():
         ([1, 2, 0, 1, 2], [1, 2, 0, 1, 0]),
         ([0, 1, 0], [0, 0, 0]),
     ]
-    found = {metric.name: metric.value for metric in tagging().summarise(records, "test")}
+    found = {metric.name: metric.value for metric in tagging().summarise(sentences(records), "test")}
     assert next(iter(found)) == "entity_f1"
     assert found == pytest.approx(
         {
@@ -229,7 +249,7 @@ def test_entities_count_as_a_whole():
             "entity_recall": 1 / 3,
         }
     )
-    nothing = {m.name: m.value for m in tagging().summarise([([0], [0]), ([0], [0])], "test")}
+    nothing = {m.name: m.value for m in tagging().summarise(sentences([([0], [0]), ([0], [0])]), "test")}
     assert nothing["entity_f1"] == 0
     assert nothing["tag_accuracy"] == 1
 
@@ -240,7 +260,7 @@ def test_entity_f1_is_that_of_seqeval():
         tuple(torch.randint(3, (2, int(n)), generator=generator).tolist())
         for n in torch.randint(1, 20, (50,), generator=generator)
     ]
-    found = {metric.name: metric.value for metric in objective.summarise(records, "test")}
+    found = {metric.name: metric.value for metric in objective.summarise(sentences(records), "test")}
     true, guessed = ([[objective.task.classes[t] for t in rows[i]] for rows in records] for i in (0, 1))
     assert found["entity_f1"] == pytest.approx(metrics.f1_score(true, guessed))
     assert found["entity_precision"] == pytest.approx(metrics.precision_score(true, guessed))
@@ -251,7 +271,7 @@ def test_entity_f1_is_that_of_seqeval():
 def test_tags_that_mark_no_entities_have_their_accuracy_only():
     objective = tagging()
     objective.task.classes, objective.task.metric = ("NOUN", "VERB", "DET"), "tag_accuracy"
-    (metric,) = objective.summarise([([0, 1], [0, 2]), ([2], [2])], "test")
+    (metric,) = objective.summarise(sentences([([0, 1], [0, 2]), ([2], [2])]), "test")
     assert (metric.name, metric.value) == ("tag_accuracy", pytest.approx(2 / 3))
 
 

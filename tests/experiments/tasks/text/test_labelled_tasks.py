@@ -1,6 +1,7 @@
 """The tasks with labels beside the text: form, order, splits, labels, and mistakes in the data."""
 
 import dataclasses
+import itertools
 import json
 from pathlib import Path
 
@@ -9,12 +10,19 @@ import pytest
 import torch
 
 from experiments.data.tokenizers.tokenizer import TokenizerConfig
+from experiments.objectives.fine_tuning.token_classification import (
+    TaggedPiece,
+    TokenClassification,
+    TokenClassificationConfig,
+    joined_sentences,
+)
 from experiments.runtime.errors import DataError
 from experiments.tasks.text.base import cut_longer
 from experiments.tasks.text.sentence_similarity import SentenceSimilarity, SentenceSimilarityConfig
 from experiments.tasks.text.sequence_classification import Sentences, SentencesConfig
-from experiments.tasks.text.token_classification import Tags, TagsConfig
+from experiments.tasks.text.token_classification import Tags, TagsConfig, entities
 from tests import ROOT
+from tests.experiments.data.tokenizers.test_folder_tokenizer import word_piece
 
 CONF = ROOT / "conf" / "task"
 TASKS = {
@@ -224,6 +232,59 @@ def test_long_sentences_are_cut_between_words_and_no_word_is_lost(tmp_path):
     assert not (batch.answer_BT & ~batch.valid_BT).any()
     named = sorted(task.classes[tag] for tag in batch.tag_BT[batch.answer_BT])
     assert named == sorted(tags)
+
+
+def scored(task, count):
+    """Metrics of a model that tags every token as the batch says."""
+    objective = TokenClassification(TokenClassificationConfig(), task)
+    batch, records = task.batch("test", 0, 0, count), []
+    for words, tag_T in zip(batch.words, batch.tag_BT.tolist(), strict=True):
+        guesses = [task.default_tag if at is None else tag_T[at] for at in words.positions]
+        records.append(TaggedPiece(words.sentence, words.begin, words.tags, guesses))
+    return {m.name: m for m in objective.summarise(records, "test")}
+
+
+@pytest.mark.parametrize("strange", ["\u200b", "\u00ad", "\ufeff", "\u200d", "\u2060"])
+@pytest.mark.parametrize("place", range(5))
+def test_a_word_without_tokens_leaves_the_tags_of_its_neighbours(tmp_path, strange, place):
+    words, tags = ["the", "cat", "sat", "a", "cat"], ["B-PER", "I-PER", "O", "O", "B-LOC"]
+    held_out = [{"tokens": [strange if i == place else w for i, w in enumerate(words)], "tags": tags}] * 3
+    settings = files(tmp_path, [{"tokens": words, "tags": tags}] * 9, held_out)
+    tokenizer = TokenizerConfig(kind="folder", path=str(word_piece(tmp_path / "bert")), post_processing=[])
+    task = Tags(TagsConfig(**settings, tokenizer=tokenizer))
+    assert task.tokenizer.encode(f" {strange}") == []
+    batch = task.batch("test", 0, 0, 1)
+    tagged = [task.classes[tag] for tag in batch.tag_BT[0][batch.answer_BT[0]]]
+    assert tagged == [tag for i, tag in enumerate(tags) if i != place]
+    assert [task.classes[tag] for tag in batch.words[0].tags] == tags
+    assert batch.words[0].positions[place] is None
+    found = scored(task, 3)
+    assert found["tag_accuracy"].value == pytest.approx(1 if tags[place] == "O" else 0.8)
+    assert found["entity_f1"].value == pytest.approx([0.5, 0.5, 1, 1, 2 / 3][place])
+
+
+def test_entities_of_a_long_document_count_once_however_it_is_cut(tmp_path):
+    rng = np.random.default_rng(0)
+    documents = []
+    for _ in range(4):
+        tags = [
+            tag for n in rng.integers(1, 6, size=60) for tag in ["B-X", *["I-X"] * int(n), "O"][: int(n) + 1]
+        ]
+        documents.append({"tokens": ["w" * int(n) for n in rng.integers(1, 9, size=len(tags))], "tags": tags})
+    gold = sum(tag == "B-X" for row in documents for tag in row["tags"])
+    for length in (24, 40, 4000):
+        settings = files(tmp_path, documents, documents)
+        task = Tags(TagsConfig(**settings, sequence_length=length))
+        count = task.num_examples("test")
+        pieces = task.batch("test", 0, 0, count).words
+        assert len(pieces) == count
+        order = [words.sentence for words in pieces]
+        assert [key for key, _ in itertools.groupby(order)] == list(dict.fromkeys(order))  # pieces together
+        records = [TaggedPiece(w.sentence, w.begin, w.tags, w.tags) for w in pieces]
+        joined = joined_sentences(records)
+        assert len(joined) == 4
+        assert sum(len(entities([task.classes[t] for t in tags])) for tags, _ in joined) == gold
+        assert task.clustered_by("test") == ("example" if length == 4000 else "sentence")
 
 
 def test_the_names_of_the_default_are_only_told_by_their_surroundings(made):
