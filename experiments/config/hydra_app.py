@@ -14,6 +14,7 @@ import re
 import shutil
 import signal
 import sys
+import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -52,7 +53,7 @@ from experiments.runtime.child_processes import (
     is_worker,
     note_stop,
 )
-from experiments.runtime.errors import ConfigError, Preempted, RunError, is_full, to_run_error
+from experiments.runtime.errors import ConfigError, LockedError, Preempted, RunError, is_full, to_run_error
 from experiments.runtime.imports import check_one_root
 from experiments.runtime.machine import process_rank
 from experiments.runtime.preemption import ends_at_signals, is_default
@@ -61,6 +62,9 @@ from experiments.runtime.special_files import refuse_pipes
 from experiments.runtime.streams import guard_streams
 
 Function = Callable[[DictConfig], object]
+
+WAIT = 2.0
+"""Seconds between two attempts at a run of a sweep that another process holds."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,7 +107,7 @@ def start(
     refuse_pipes()
     end_with_parent()
     os.environ["HYDRA_FULL_ERROR"] = "1"  # exceptions reach us instead of Hydra's printer
-    sweep = _Sweep(config_name, refused, parallel)
+    sweep = _Sweep(function, config_name, refused, parallel)
     single: list[tuple[DictConfig, Any]] = []
     try:
         try:
@@ -168,11 +172,13 @@ class _Sweep:
 
     def __init__(
         self,
+        function: Function | str,
         config_name: str,
         handler: Callable[[DictConfig, Sequence[str], str], object] | None,
         parallel: Parallel | None,
     ) -> None:
-        self.config_name, self.handler, self.parallel = config_name, handler, parallel
+        self.function, self.config_name = function, config_name
+        self.handler, self.parallel = handler, parallel
         self.config: DictConfig | None = None
         """Configuration of the sweep, once it has begun."""
         self.refused = False
@@ -190,7 +196,7 @@ class _Sweep:
         """
         check, value = Sweeper.validate_batch_is_legal, JobReturn.return_value
         Sweeper.validate_batch_is_legal = lambda sweeper, batch: self._check(sweeper, batch)  # type: ignore
-        JobReturn.return_value = property(_value_of, value.fset)  # type: ignore
+        JobReturn.return_value = property(self._value_of, value.fset)  # type: ignore
         try:
             yield
         except RuntimeError as error:  # of joblib: a signal ended a worker before it was set up
@@ -201,6 +207,30 @@ class _Sweep:
             self.view.close()
             Sweeper.validate_batch_is_legal = check  # type: ignore[method-assign]
             JobReturn.return_value = value  # type: ignore[method-assign]
+
+    def _value_of(self, job: JobReturn) -> object:
+        """Return what a job returned, or raise what it raised. Sweepers ask when all jobs have ended."""
+        if job.status == JobStatus.FAILED or isinstance(job._return_value, Preempted):
+            raise job._return_value
+        if isinstance(job._return_value, LockedError):
+            job._return_value = self._wait_for(job)
+        return job._return_value
+
+    def _wait_for(self, job: JobReturn) -> object:
+        """Wait until another process has ended a run; return its result, or train what is left of it.
+
+        Raises RunError if that fails.
+        """
+        assert job.cfg is not None
+        HydraConfig.instance().cfg = job.hydra_cfg  # type: ignore[assignment]
+        while True:
+            try:
+                return _imported(self.function)(job.cfg)
+            except LockedError:
+                time.sleep(WAIT)
+            except RunError as error:
+                sys.stderr.write(redact(f"error: {' '.join(job.overrides or [])}: {error}\n"))
+                raise
 
     def _check(self, sweeper: Sweeper, batch: Sequence[Sequence[str]]) -> None:
         """Remove the runs that do not compose from ``batch`` if it is a list, and order the others.
@@ -305,13 +335,6 @@ class _Sweep:
         return checked
 
 
-def _value_of(job: JobReturn) -> object:
-    """Return what a job returned, or raise what it raised."""
-    if job.status == JobStatus.FAILED or isinstance(job._return_value, Preempted):
-        raise job._return_value
-    return job._return_value
-
-
 def _run_job(function: Function | str, single: list[tuple[DictConfig, Any]], cfg: DictConfig) -> object:
     """Start one run of a sweep for Hydra, and return what the sweeper gets. A failure is printed, and raised.
 
@@ -325,6 +348,12 @@ def _run_job(function: Function | str, single: list[tuple[DictConfig, Any]], cfg
         if is_worker() and asked_to_stop():
             raise Preempted
         return _imported(function)(cfg)
+    except LockedError as held:
+        words = " ".join(HydraConfig.get().overrides.task)
+        print(
+            redact(f"{words}: trained by another process, which is waited for at the end: {held}"), flush=True
+        )
+        return held
     except RunError as error:
         sys.stderr.write(redact(f"error: {' '.join(HydraConfig.get().overrides.task)}: {error}\n"))
         raise
