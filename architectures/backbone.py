@@ -96,6 +96,8 @@ class Flops:
         return self.linear + self.attention + self.mixer
 
     def __add__(self, rhs: Flops) -> Flops:
+        if not isinstance(rhs, Flops):
+            raise TypeError(f"flops must return Flops, not {type(rhs).__name__}")
         return Flops(
             linear=self.linear + rhs.linear,
             attention=self.attention + rhs.attention,

@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import importlib
 import importlib.util
+import inspect
 import math
 import re
 import site
@@ -13,6 +14,8 @@ import sys
 import sysconfig
 import traceback
 import typing
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import UnionType
 from typing import Any, TypeVar
@@ -20,7 +23,7 @@ from typing import Any, TypeVar
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ConfigKeyError, MissingMandatoryValue, OmegaConfBaseException
 
-from experiments.runtime.errors import ConfigError, nearest
+from experiments.runtime.errors import ConfigError, RunError, is_out_of_memory, nearest
 from experiments.runtime.secrets import refuse_secret
 
 T = TypeVar("T")
@@ -227,6 +230,37 @@ def user_code_location(error: Exception) -> str:
     return ""
 
 
+def class_location(cls: object) -> str:
+    """Return file and line of a class of the user, in brackets; empty for other classes and objects."""
+    if not isinstance(cls, type) or not is_own(cls.__module__.partition(".")[0]):
+        return ""
+    try:
+        return f" ({inspect.getsourcefile(cls)}, line {inspect.getsourcelines(cls)[1]})"
+    except (OSError, TypeError):  # defined in a terminal
+        return ""
+
+
+@contextmanager
+def user_mistakes(key: str, cls: type[Any]) -> Iterator[None]:
+    """Raise an unexpected exception of a class of the user as a ConfigError of one line.
+
+    Those of the project's classes, failed allocations and ``RunError`` are raised as they are.
+    """
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, RunError) or is_out_of_memory(error):
+            raise
+        place = user_code_location(error) or class_location(cls)
+        if not place or cls.__module__.partition(".")[0] in PROJECT:
+            raise
+        lines = str(error).strip().splitlines() or [""]
+        raise ConfigError(
+            f"{key}={cls.__module__}.{cls.__name__}: {type(error).__name__}: {lines[0]}{place}; DEBUG=1 "
+            "adds the traceback"
+        ) from error
+
+
 def load_class(target: str, base: type[T], key: str) -> type[T]:
     """Return the class at a dotted path, which must derive from ``base``. No function is called.
 
@@ -263,7 +297,10 @@ def load_class(target: str, base: type[T], key: str) -> type[T]:
         names = [n for n, member in members if isinstance(member, type) and issubclass(member, base)]
         raise ConfigError(f"{key}._target_={target}: no class {name!r} in {module!r}{nearest(name, names)}")
     if not (isinstance(cls, type) and issubclass(cls, base)):
-        raise ConfigError(f"{key}._target_={target} is not a {base.__name__}")
+        raise ConfigError(
+            f"{key}._target_={target} is not a {base.__name__}{class_location(cls)}: derive it from one of "
+            f"the project, as docs/how-to/{key}.md shows"
+        )
     return cls
 
 
@@ -293,5 +330,12 @@ def component(tree: dict[str, Any], key: str, base: type[T]) -> tuple[type[T], A
     target = pop_target(values, base, key, f"{key}/{name}.yaml" if name else "the YAML")
     cls = load_class(target, base, key)
     if not hasattr(cls, "Config"):
-        raise ConfigError(f"{key}._target_={target} has no Config, the dataclass of its settings")
+        raise ConfigError(
+            f"{key}._target_={target} has no Config, the dataclass of its settings{class_location(cls)}"
+        )
+    if missing := sorted(getattr(cls, "__abstractmethods__", ())):
+        raise ConfigError(
+            f"{key}._target_={target} lacks {' and '.join(missing)}{class_location(cls)}: define them, as "
+            f"docs/how-to/{key}.md shows"
+        )
     return cls, typed(cls.Config, values, key)  # type: ignore[attr-defined]

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from architectures.backbone import BackboneConfig
-from experiments.config.structured import user_code_location
+from experiments.config.structured import user_code_location, user_mistakes
 from experiments.objectives.objective import Objective
 from experiments.run.settings import Settings
 from experiments.run.size_solver import Matched, Sizes, match, training_flops_per_token
@@ -86,18 +86,21 @@ def plan(settings: Settings) -> Plan:
         sizes = model_sizes(settings, task, objective, [*extra_evaluations.values()])
         if settings.init_from is not None:
             settings.init_from.spec.check(task, settings.init_from.path)
-        matched = match(settings.backbone_class, settings.backbone, settings.scale, sizes)
+        with user_mistakes("backbone", settings.backbone_class):
+            matched = match(settings.backbone_class, settings.backbone, settings.scale, sizes)
         if (width := settings.optimizer.mup_base_width) is not None:
             from experiments.training import mup
 
             matched = dataclasses.replace(matched, config=mup.scaled_attention(matched.config, width))
+        with user_mistakes("backbone", settings.backbone_class):
+            cost = planned_cost(settings, task, sizes, matched)
         return Plan(
             task=task,
             objective=objective,
             extra_evaluations=extra_evaluations,
             sizes=sizes,
             matched=matched,
-            cost=planned_cost(settings, task, sizes, matched),
+            cost=cost,
         )
     except ValueError as error:  # of a task, an objective or a model that does not allow these settings
         if isinstance(error, RunError):

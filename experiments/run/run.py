@@ -9,7 +9,7 @@ import torch
 
 from architectures.backbone import Backbone
 from architectures.causality import NOISE, add_noise, first_leak
-from experiments.config.structured import PROJECT, is_own
+from experiments.config.structured import PROJECT, is_own, user_mistakes
 from experiments.evaluation.measure import divergence
 from experiments.run.model_files import ModelSpec, load_folder_state
 from experiments.run.plan import Plan, check_run, plan, rounding
@@ -45,7 +45,7 @@ def run(settings: Settings) -> None:
             session.console.log(note)
         check_run(settings, run_plan.matched.config, run_plan.cost, run_plan.sizes.vocab_size)
         try:
-            collectives.run_on_rank_zero(lambda: check_causality(settings, run_plan))
+            collectives.run_on_rank_zero(lambda: check_user_code(settings, run_plan))
             reset_peak_memory()
             built = build(settings, run_plan, session.dims)
         except (RuntimeError, MemoryError) as error:
@@ -159,32 +159,46 @@ def new_model(settings: Settings, run_plan: Plan, *, meta: bool = False) -> Back
     return model
 
 
-def check_causality(settings: Settings, run_plan: Plan) -> None:
-    """Check that a causal model with layers of the user's code does not read later tokens.
+def check_user_code(settings: Settings, run_plan: Plan) -> None:
+    """Check a model with layers of the user's code: its FLOPs, and that a causal one reads no later tokens.
 
     It is a copy of the model, examined as initialised and with noise, which shows leaks of layers whose
     initial output is zero. The copy is whole: a model divided among several GPUs may not fit on one, and is
     then not checked.
 
     Raises:
-        ConfigError: it does, so that its scores would be wrong.
+        ConfigError: its scores would be wrong, or those of another size.
     """
     empty = new_model(settings, run_plan, meta=True)
     packages = {type(module).__module__.partition(".")[0] for module in empty.modules()}
-    if not empty.capabilities.causal or not any(is_own(name) for name in packages - set(PROJECT)):
+    if not any(is_own(name) for name in packages - set(PROJECT)):
         return
     try:
-        position = initial_leak(settings, run_plan)
+        with user_mistakes("backbone", settings.backbone_class):
+            problem = stated_flops_problem(settings, run_plan, empty)
+            position = initial_leak(settings, run_plan) if empty.capabilities.causal and not problem else None
     except (RuntimeError, MemoryError) as error:
         if collectives.world_size() > 1 and is_out_of_memory(error):
             return
         raise
+    if problem is not None:
+        raise ConfigError(problem)
     if position is not None:
         raise ConfigError(
             f"{type(empty).__name__}: the logits at position {position} change with later tokens or with "
             "other sequences of the batch, but capabilities.causal=True: mask later tokens and other "
             "sequences, or declare bidirectional=True"
         )
+
+
+def stated_flops_problem(settings: Settings, run_plan: Plan, planned: Backbone) -> str | None:
+    """Return ``flop_problem`` of the initial model on its device, for one training example."""
+    from experiments.run.flop_check import flop_problem
+
+    device = torch_device(settings.device.name)
+    generator = torch.Generator().manual_seed(0)
+    view = run_plan.objective.view(run_plan.task.batch("train", 0, 0, 1), generator)
+    return flop_problem(new_model(settings, run_plan).to(device), planned, view.to(device))
 
 
 def initial_leak(settings: Settings, run_plan: Plan) -> int | None:

@@ -18,6 +18,7 @@ from torch.overrides import TorchFunctionMode
 
 from architectures.backbone import Backbone, BackboneConfig
 from experiments.config.schema import ScaleConfig
+from experiments.config.structured import class_location
 from experiments.runtime.errors import ConfigError
 
 TOLERANCE = 0.01
@@ -137,6 +138,7 @@ def match(cls: type[Backbone], config: BackboneConfig, scale: ScaleConfig, sizes
 
     if scale.target is None:
         return matched(config, measure(config))
+    _check_knob(cls, config)
     chosen = config
     if config.d_model is None:
         _check_smallest(cls, config, scale, measure)
@@ -147,6 +149,17 @@ def match(cls: type[Backbone], config: BackboneConfig, scale: ScaleConfig, sizes
     if abs(value / scale.target - 1) > TOLERANCE:
         raise _out_of_reach(cls, config, scale, value)
     return matched(chosen, value)
+
+
+def _check_knob(cls: type[Backbone], config: BackboneConfig) -> None:
+    """Raise ConfigError for a configuration without the fine setting that the solver changes."""
+    knob = config.fine_knob
+    if not hasattr(config, knob):
+        raise ConfigError(
+            f"backbone={cls.__module__}.{cls.__name__}: {type(config).__name__} has no {knob}"
+            f"{class_location(type(config))}: add `{knob}: int | None = None`, the hidden width that reaches "
+            "scale.targets, or name another such field in its class variable fine_knob"
+        )
 
 
 def _check_smallest(

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from experiments.run.plan import plan
-from experiments.run.run import check_causality
+from experiments.run.run import check_user_code
 from experiments.runtime.errors import ConfigError
 from tests.experiments import commands
 from tests.experiments.test_toy_backbone import PYTHON
@@ -24,7 +24,7 @@ def check(folder: Path, source: str, monkeypatch: pytest.MonkeyPatch) -> None:
     importlib.invalidate_caches()
     words = ("backbone=my_toy.Toy", *commands.RECALL, *commands.TINY)
     settings = commands.settings(*words)
-    check_causality(settings, plan(settings))
+    check_user_code(settings, plan(settings))
 
 
 def test_a_causal_model_may_be_trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,292 @@
+"""The check of the FLOPs that a model of the user's code states: honest models pass, others do not."""
+
+import dataclasses
+
+import pytest
+import torch
+from torch import nn
+
+from architectures.backbone import Capabilities, Flops, linear_flops
+from architectures.backbones.stack import Stack, StackConfig
+from architectures.layers.block import Mixer
+from architectures.layers.feedforward import DenseFeedForward
+from experiments.objectives.objective import View
+from experiments.run.flop_check import flop_problem
+from tests.architectures.conformance import random_inputs
+from tests.architectures.test_conformance import build
+from tests.backbones import SOLVED
+from tests.tiers import fast_only
+
+D, T = 16, 24
+
+
+class Layer(Mixer):
+    """A linear layer; subclasses mix, and state more."""
+
+    def __init__(self):
+        super().__init__()
+        self.out = nn.Linear(D, D, bias=False)
+
+    def forward(self, x_BTD, context):
+        return self.out(x_BTD)
+
+    def flops(self, length):
+        return Flops(linear=linear_flops(self, length))
+
+
+class Loop(Layer):
+    """A product with a matrix at each step."""
+
+    def forward(self, x_BTD, context):
+        state, steps = torch.zeros_like(x_BTD[:, 0]), []
+        for x_BD in x_BTD.unbind(1):
+            state = (self.out(state) + x_BD).tanh()
+            steps.append(state)
+        return torch.stack(steps, 1)
+
+
+class Elementwise(Layer):
+    """An elementwise recurrence with an outer product."""
+
+    def forward(self, x_BTD, context):
+        outer_BTDD = x_BTD[..., :, None] * x_BTD[..., None, :]
+        return self.out(outer_BTDD.cumsum(1).mean(-1))
+
+    def flops(self, length):
+        return super().flops(length) + Flops(mixer=2 * length * D * D)
+
+
+class Fourier(Layer):
+    """A long convolution by Fourier transforms, with a filter that a network makes."""
+
+    def __init__(self):
+        super().__init__()
+        self.net = nn.Linear(4, D)
+
+    def forward(self, x_BTD, context):
+        filter_TD = self.net(torch.linspace(0, 1, x_BTD.shape[1])[:, None].expand(-1, 4))
+        size = 2 * x_BTD.shape[1]
+        y_BTD = torch.fft.irfft(torch.fft.rfft(x_BTD, size, 1) * torch.fft.rfft(filter_TD, size, 0), size, 1)
+        return self.out(y_BTD[:, : x_BTD.shape[1]])
+
+    def flops(self, length):
+        return Flops(linear=linear_flops(self.out, length), mixer=3 * D * 5 * length * length.bit_length())
+
+
+class Attention(Layer):
+    """Attention within a window, written with matrix products."""
+
+    def forward(self, x_BTD, context):
+        far_TT = torch.ones(T, T, dtype=torch.bool).triu(1) | torch.ones(T, T, dtype=torch.bool).tril(-4)
+        far_TT = far_TT[: x_BTD.shape[1], : x_BTD.shape[1]]
+        scores_BTT = (x_BTD @ x_BTD.mT).masked_fill(far_TT, -torch.inf)
+        return self.out(scores_BTT.softmax(-1) @ x_BTD)
+
+    def flops(self, length):
+        pairs = sum(min(t + 1, 4) for t in range(length))
+        return super().flops(length) + Flops(attention=4 * D * pairs)
+
+
+class Recurrent(Layer):
+    """Recurrent layers of PyTorch, in one operation."""
+
+    def __init__(self):
+        super().__init__()
+        self.lstm, self.gru = nn.LSTM(D, D, batch_first=True), nn.GRU(D, D, batch_first=True)
+
+    def forward(self, x_BTD, context):
+        return self.out(self.gru(self.lstm(x_BTD)[0])[0])
+
+    def flops(self, length):
+        return super().flops(length) + Flops(linear=2 * length * (4 + 3) * 2 * D * D)
+
+
+class Tied(Layer):
+    """One matrix twice, and a frozen one."""
+
+    def __init__(self):
+        super().__init__()
+        self.frozen = nn.Linear(D, D)
+        self.frozen.requires_grad_(False)
+
+    def forward(self, x_BTD, context):
+        return self.out(self.out(self.frozen(x_BTD)))
+
+    def flops(self, length):
+        return super().flops(length) + Flops(linear=linear_flops(self.out, length))
+
+
+class Square(torch.autograd.Function):
+    """A product with a backward pass of its own."""
+
+    @staticmethod
+    def forward(ctx, x_BTD, weight_DD):
+        ctx.save_for_backward(x_BTD, weight_DD)
+        return x_BTD @ weight_DD
+
+    @staticmethod
+    def backward(ctx, gradient_BTD):
+        x_BTD, weight_DD = ctx.saved_tensors
+        return gradient_BTD @ weight_DD.mT, (x_BTD.mT @ gradient_BTD).sum(0)
+
+
+class Custom(Layer):
+    def forward(self, x_BTD, context):
+        return Square.apply(x_BTD, self.out.weight)
+
+
+class Choosing(Layer):
+    """Half of the tokens, chosen by their values, take another layer."""
+
+    def forward(self, x_BTD, context):
+        chosen_BT = x_BTD[..., 0] > x_BTD[..., 0].median()
+        return x_BTD.masked_scatter(chosen_BT[..., None], self.out(x_BTD[chosen_BT]))
+
+
+class Half(Layer):
+    def flops(self, length):
+        return Flops(linear=linear_flops(self, length) // 2)
+
+
+class Zero(Loop):
+    def flops(self, length):
+        return Flops()
+
+
+class Constant(Layer):
+    def flops(self, length):
+        return Flops(linear=linear_flops(self, 2))
+
+
+class Training(Layer):
+    def flops(self, length):
+        return Flops(linear=linear_flops(self, length) // (2 if self.training else 1))
+
+
+class InEvaluation(Layer):
+    def flops(self, length):
+        return Flops(linear=linear_flops(self, length) // (1 if self.training else 2))
+
+
+class Weightless(Layer):
+    """The plan, which has no weights, states less."""
+
+    def flops(self, length):
+        return Flops(linear=0 if self.out.weight.is_meta else linear_flops(self, length))
+
+
+class HiddenProduct(Layer):
+    """A product with a matrix, written elementwise."""
+
+    def forward(self, x_BTD, context):
+        return (x_BTD[..., None] * self.out.weight).sum(-2)
+
+    def flops(self, length):
+        return Flops()
+
+
+class ZeroAttention(Attention):
+    def flops(self, length):
+        return Flops(linear=linear_flops(self, length))
+
+
+class ZeroRecurrent(Recurrent):
+    def flops(self, length):
+        return Flops(linear=linear_flops(self, length))
+
+
+class InFunction(Custom):
+    def flops(self, length):
+        return Flops()
+
+
+class Evaluated(Layer):
+    """More work in evaluation."""
+
+    def forward(self, x_BTD, context):
+        return self.out(x_BTD) if self.training else self.out(self.out(x_BTD))
+
+
+class Mismatch(Layer):
+    def forward(self, x_BTD, context):
+        return self.out(x_BTD)[:, 1:]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Config(StackConfig):
+    d_ff: int | None = None
+
+
+def problem(layer: type[Mixer]) -> str | None:
+    class Model(Stack):
+        Config = Config
+        capabilities = Capabilities(causal=True)
+
+        def make_mixer(self, index):
+            return layer()
+
+        def make_feedforward(self, index):
+            return DenseFeedForward(D, D)
+
+    def made():
+        return Model(Config(d_model=D), vocab_size=11, max_length=T)
+
+    torch.manual_seed(0)
+    model = made()
+    with torch.device("meta"):
+        planned = made()
+    return flop_problem(model, planned, view_of(model))
+
+
+def view_of(model):
+    inputs = random_inputs(model, 1, T)
+    return View(
+        tokens_BT=inputs.tokens_BT, valid_BT=None, target_BT=inputs.tokens_BT, weight_BT=torch.ones(1, T),
+        count_B=torch.ones(1), source_BS=inputs.source_BS,
+    )  # fmt: skip
+
+
+HONEST = [Layer, Loop, Elementwise, Fourier, Attention, Recurrent, Tied, Custom, Choosing]
+UNDERSTATED = [
+    Half,
+    Zero,
+    Constant,
+    HiddenProduct,
+    ZeroAttention,
+    ZeroRecurrent,
+    InFunction,
+    Evaluated,
+    Training,
+]
+
+
+@pytest.mark.parametrize("layer", HONEST)
+def test_honest_layers_pass(layer):
+    assert problem(layer) is None
+
+
+@pytest.mark.parametrize("layer", UNDERSTATED)
+def test_layers_that_state_less_are_named(layer):
+    found = problem(layer)
+    assert found is not None
+    assert f"blocks.0.mixer ({layer.__name__}) takes" in found
+    assert "\n" not in found
+
+
+@pytest.mark.parametrize("layer", [InEvaluation, Weightless])
+def test_what_is_stated_does_not_depend_on_the_mode(layer):
+    assert "state the same FLOPs at all times" in str(problem(layer))
+
+
+def test_an_output_of_another_shape_is_an_error():
+    with pytest.raises(ValueError, match=r"Mismatch\.forward must return the shape of its input"):
+        problem(Mismatch)
+
+
+@pytest.mark.parametrize("name", fast_only(SOLVED, ["decoder", "moe", "encoder_decoder"]))
+def test_every_backbone_of_the_project_passes(name):
+    torch.manual_seed(0)
+    model = build(name)
+    with torch.device("meta"):
+        planned = build(name)
+    assert flop_problem(model, planned, view_of(model)) is None
