@@ -28,6 +28,7 @@ from experiments.config.schema import DeviceConfig
 from experiments.config.sections import plain_tree
 from experiments.config.structured import component, typed
 from experiments.data.corpus import SPLITS
+from experiments.data.local_files import decode_utf8
 from experiments.evaluation.measure import measure
 from experiments.evaluation.perplexity import nats_by_position, nats_by_recall, strided_perplexity, text_rates
 from experiments.objectives.objective import Objective
@@ -214,8 +215,8 @@ def _path_likelihood(saved: LoadedModel) -> Objective:
 def _evaluate_text(path: Path, config: EvaluateConfig, file: Path) -> None:
     """Print the perplexity of a text file."""
     try:
-        text = file.read_text()
-    except (OSError, UnicodeDecodeError) as error:
+        text = decode_utf8(file.read_bytes(), file, 0)  # as training reads it
+    except OSError as error:
         raise ConfigError(f"text={file}: cannot be read: {error}") from None
     saved = load_model(path, torch_device(config.device.name))
     perplexity = strided_perplexity(

@@ -196,23 +196,23 @@ def strided_perplexity(
     if len(tokens) < 2:
         raise ConfigError(f"text: it has {len(tokens)} tokens: give at least 2")
     device = next(model.parameters()).device
-    nats = counted = reached = 0.0
+    nats, counted, reached = 0.0, 0, 0
     with inference(model, device, precision):
         for begin in range(0, len(tokens), stride):
             end = min(begin + window, len(tokens))
-            tokens_1T = torch.tensor([tokens[begin:end]], device=device)
-            new = int(end - reached)
-            # The first token of a text has no context, so it is read and not scored.
-            scored = min(new, end - begin - 1)
-            logits_TV = model(tokens_1T).logits_BTV[0, -scored - 1 : -1]
-            loss = torch.nn.functional.cross_entropy(logits_TV.float(), tokens_1T[0, -scored:])
-            nats += loss.item() * (new - 1)
-            counted += new - 1
-            reached = end
+            new, reached = end - reached, end
+            if new > 1:  # a single token counts for none, and may have no context
+                tokens_1T = torch.tensor([tokens[begin:end]], device=device)
+                # The first token of a text has no context, so it is read and not scored.
+                scored = min(new, end - begin - 1)
+                logits_TV = model(tokens_1T).logits_BTV[0, -scored - 1 : -1]
+                loss = torch.nn.functional.cross_entropy(logits_TV.float(), tokens_1T[0, -scored:])
+                nats += loss.item() * (new - 1)
+                counted += new - 1
             if end == len(tokens):
                 break
     if not math.isfinite(nats):
         raise DivergedError(f"text: the perplexity is not a finite number; {CAUSE}")
     return StridedPerplexity(
-        perplexity=math.exp(nats / counted), tokens=int(counted), window=window, stride=stride
+        perplexity=math.exp(nats / counted), tokens=counted, window=window, stride=stride
     )

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import unicodedata
 from collections.abc import Sequence
+from functools import cache
 from importlib import metadata
 
 import numpy as np
@@ -12,6 +14,16 @@ from experiments.tasks.metrics import Metric, jackknife
 
 ROUGE = {"rouge_1": "rouge1", "rouge_2": "rouge2", "rouge_l": "rougeL"}
 """Our names and those of the rouge-score package."""
+ROUGE_TOKENS = "tokens of Unicode letters and digits, one by one in scripts without spaces"
+"""Description of ``rouge_tokens`` in the records of scores."""
+LETTER, MARK, SINGLE, SEPARATOR = "letter", "mark", "single", "separator"
+JOINERS = "\u200c\u200d"
+"""The zero-width characters by which letters of a word do or do not join."""
+UNSPACED = (
+    "CJK", "IDEOGRAPHIC", "HIRAGANA", "KATAKANA", "HALFWIDTH KATAKANA", "BOPOMOFO", "YI SYLLABLE",
+    "THAI", "LAO", "KHMER", "MYANMAR",
+)  # fmt: skip
+"""How the Unicode names of the letters of scripts without spaces between words begin."""
 TEXT_METRICS = ("bleu", *ROUGE, "exact_match")
 
 
@@ -50,21 +62,62 @@ def bleu(texts: Sequence[str], references: Sequence[str]) -> tuple[float, float,
 
 
 def rouge(texts: Sequence[str], references: Sequence[str]) -> dict[str, np.ndarray]:
-    """ROUGE-1, ROUGE-2 and ROUGE-L of each text, F-measure in 0..1 (Lin 2004), without stemming."""
+    """ROUGE-1, ROUGE-2 and ROUGE-L of each text, F-measure in 0..1 (Lin 2004), without stemming.
+
+    The tokenizer of rouge-score knows the letters a to z only. The one here gives the same tokens for texts
+    in ASCII.
+    """
     from rouge_score.rouge_scorer import RougeScorer
 
-    scorer = RougeScorer(list(ROUGE.values()), use_stemmer=False)
+    scorer = RougeScorer(list(ROUGE.values()), tokenizer=_RougeTokenizer())
     scores = [scorer.score(reference, text) for text, reference in zip(texts, references, strict=True)]
     return {
         name: np.array([score[rouge_name].fmeasure for score in scores]) for name, rouge_name in ROUGE.items()
     }
 
 
+class _RougeTokenizer:
+    """The tokenizer that rouge-score calls."""
+
+    def tokenize(self, text: str) -> list[str]:
+        """Return the tokens of a text."""
+        return rouge_tokens(text)
+
+
+def rouge_tokens(text: str) -> list[str]:
+    """Return runs of letters, digits and their marks, in lower case and NFC.
+
+    A letter of a script without spaces between words is a token, with its marks.
+    """
+    tokens: list[str] = []
+    previous = SEPARATOR
+    for character in unicodedata.normalize("NFC", text.lower()):
+        kind = _kind(character)
+        if (kind in (LETTER, MARK) and previous == LETTER) or (kind == MARK and previous == SINGLE):
+            tokens[-1] += character
+            continue
+        if kind in (LETTER, SINGLE):
+            tokens.append(character)
+        previous = SEPARATOR if kind == MARK else kind
+    return tokens
+
+
+@cache
+def _kind(character: str) -> str:
+    """Return the part that a character has in tokens."""
+    category = unicodedata.category(character)
+    if category.startswith("M") or character in JOINERS:
+        return MARK
+    if category[0] in "LN" and unicodedata.name(character, "").startswith(UNSPACED):
+        return SINGLE
+    return LETTER if category.startswith("L") or category == "Nd" else SEPARATOR
+
+
 def text_metrics(texts: Sequence[str], references: Sequence[str], split: str, search: str) -> list[Metric]:
     """All metrics of the texts of a split; ``search`` describes how they were generated."""
     value, error, signature = bleu(texts, references)
     exact_N = np.array([text == reference for text, reference in zip(texts, references, strict=True)], float)
-    package = f"rouge-score {metadata.version('rouge-score')}, F-measure, no stemming"
+    package = f"rouge-score {metadata.version('rouge-score')}, F-measure, no stemming, {ROUGE_TOKENS}"
     means = [(name, value_N, package) for name, value_N in rouge(texts, references).items()]
     means.append(("exact_match", exact_N, "the text is the reference"))
 

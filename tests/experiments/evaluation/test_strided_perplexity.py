@@ -9,10 +9,14 @@ import pytest
 import torch
 import transformers as hf
 
+from experiments.data.local_files import read_files
 from experiments.evaluate import evaluate
-from experiments.runtime.errors import ConfigError
+from experiments.evaluation.perplexity import StridedPerplexity, strided_perplexity
+from experiments.run.load_model import load_model
+from experiments.runtime.errors import ConfigError, DataError
 from tests.architectures.pretrained.folders import EAGER, TEXT, make_folder
 from tests.experiments import commands
+from tests.experiments.objectives import toys
 from tests.tiers import fast_only
 
 
@@ -62,3 +66,47 @@ def test_what_cannot_be_scored_is_refused(words: tuple[str, ...], message: str, 
     file.write_text(TEXT)
     with pytest.raises(ConfigError, match=message):
         evaluate(commands.compose(f"run={folder}", f"text={file}", *words, "device=cpu", root="evaluate"))
+
+
+@pytest.mark.parametrize(("window", "stride"), [(8, 8), (8, 4), (5, 5), (3, 2), (4, 1)])
+def test_a_last_window_of_one_token_counts_for_none(window: int, stride: int) -> None:
+    model = toys.build("decoder", 11)
+    tokens = toys.random_text(1, 20, 11).tokens_BT[0].tolist()
+    for length in range(2, 20):
+        found = strided_perplexity(model, tokens[:length], window=window, stride=stride, precision="fp32")
+        nats = counted = reached = 0.0
+        for begin in range(0, length, stride):
+            end, new = min(begin + window, length), min(begin + window, length) - int(reached)
+            if new > 1:
+                read_1T = torch.tensor([tokens[begin:end]])
+                scored = min(new, end - begin - 1)
+                log_p_TV = model(read_1T).logits_BTV[0].log_softmax(-1)[-scored - 1 : -1]
+                loss = -log_p_TV.gather(1, read_1T[0, -scored:, None]).mean().item()
+                nats, counted = nats + loss * (new - 1), counted + new - 1
+            reached = end
+            if end == length:
+                break
+        assert found.tokens == counted
+        assert found.perplexity == pytest.approx(math.exp(nats / counted), rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    "data", [b"one\r\ntwo\r\n", b"\xef\xbb\xbfone\r\ntwo", b"one\rtwo\n", "a\u2028b\x0b\x0c".encode()]
+)
+def test_a_text_is_read_as_in_training(data: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file, scored = tmp_path / "story.txt", list[list[int]]()
+    file.write_bytes(data)
+    (document,) = read_files([file], "text")
+    folder = make_folder("gpt2", tmp_path / "gpt2")
+
+    def record(model: Any, tokens: list[int], **settings: Any) -> StridedPerplexity:
+        scored.append(tokens)
+        return strided_perplexity(model, tokens, **settings)
+
+    monkeypatch.setattr("experiments.evaluate.strided_perplexity", record)
+    evaluate(commands.compose(f"run={folder}", f"text={file}", "device=cpu", root="evaluate"))
+    saved = load_model(folder, torch.device("cpu"))
+    assert scored == [saved.prompt(document.text)]
+    file.write_bytes(data.decode().encode("utf-16"))
+    with pytest.raises(DataError, match="is UTF-16"):
+        evaluate(commands.compose(f"run={folder}", f"text={file}", "device=cpu", root="evaluate"))

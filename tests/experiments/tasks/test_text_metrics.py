@@ -3,8 +3,9 @@ import math
 import numpy as np
 import pytest
 import sacrebleu
+from rouge_score.tokenize import tokenize
 
-from experiments.tasks.text_metrics import bleu, rouge, text_metrics
+from experiments.tasks.text_metrics import ROUGE_TOKENS, bleu, rouge, rouge_tokens, text_metrics
 
 REFERENCES = ["the cat sat on the mat today", "a dog ran over the red hill", "we saw three small birds there"]
 TEXTS = ["the cat sat on a mat today", "a dog ran over the hill", "we saw three small birds there"]
@@ -64,3 +65,34 @@ def test_nothing_written_scores_zero():
     found = text_metrics(["", ""], ["a b c d", "e f g h"], "test", "greedy")
     assert [m.value for m in found] == [0] * 5
     assert all(math.isfinite(m.standard_error) for m in found)
+
+
+@pytest.mark.parametrize(
+    ("text", "tokens"),
+    [
+        ("Кошка, на коврике!", "кошка на коврике"),
+        ("Η γάτα κάθεται", "η γάτα κάθεται"),  # noqa: RUF001
+        ("猫坐在GPT模型上。", "猫 坐 在 gpt 模 型 上"),
+        ("ネコ、2024年", "ネ コ 2024 年"),
+        ("القِطَّة على", "القِطَّة على"),
+        ("הַחתול יושב", "הַחתול יושב"),
+        ("बिल्ली चटाई", "बिल्ली चटाई"),
+        ("고양이가 앉아", "고양이가 앉아"),
+        ("แมวนั่ง", "แ ม ว นั่ ง"),
+        ("naïve cafe\u0301", "naïve café"),
+        ("می\u200cخواهم", "می\u200cخواهم"),  # noqa: RUF001
+    ],
+)
+def test_rouge_reads_every_script(text, tokens):
+    assert rouge_tokens(text) == tokens.split(" ")
+    found = rouge([text, text], [text, "x"])
+    assert found["rouge_1"].tolist() == found["rouge_l"].tolist() == [1, 0]
+
+
+def test_rouge_of_text_in_ascii_is_that_of_the_package():
+    rng = np.random.default_rng(0)
+    texts = ["".join(map(chr, rng.integers(9, 127, size=80))) for _ in range(60)]
+    texts += ["Don't stop – it's 10,000 “quoted” words…", *TEXTS]  # noqa: RUF001
+    assert [rouge_tokens(text) for text in texts] == [tokenize(text, None) for text in texts]
+    metrics = {m.name: m for m in text_metrics(TEXTS, REFERENCES, "test", "greedy")}
+    assert ROUGE_TOKENS in metrics["rouge_1"].estimator
