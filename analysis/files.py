@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import io
-import os
 import re
 from pathlib import Path
 
 import pandas as pd
+
+from experiments.runtime.atomic_io import unique_name
 
 
 def write(path: Path, content: str | bytes) -> Path:
@@ -17,7 +18,7 @@ def write(path: Path, content: str | bytes) -> Path:
     Raises:
         OSError: it cannot be written; the message names the folder.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary = unique_name(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary.write_bytes(content.encode() if isinstance(content, str) else content)

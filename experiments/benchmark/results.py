@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from experiments.cost.tables import size
-from experiments.runtime.atomic_io import write_json
+from experiments.runtime.atomic_io import unique_name, write_json
 from experiments.runtime.console import count
 from experiments.runtime.errors import ConfigError, DataError
 from experiments.runtime.json_state import read_json
@@ -63,7 +62,7 @@ def append(path: Path, row: Row) -> None:
     if path.suffix == ".json":
         write_json(path, rows)
         return
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = unique_name(path)
     pd.DataFrame(rows).to_parquet(temporary, index=False)
     temporary.replace(path)
 

@@ -1,26 +1,32 @@
 """Disk space for prepared data: the space that it needs, and removal of interrupted preparations.
 
-A preparation writes into a hidden folder next to its destination and holds a lock in it. The system releases
-the lock of a process that dies, so the next preparation can tell abandoned folders from those in use.
+A preparation writes into a hidden folder next to its destination, with a file that names its process. The
+next one removes the folders of processes of its machine that have ended. A folder of another machine is
+removed if nothing was written for a week: a file lock would not show whether its process lives, as it may be
+visible on one machine only.
 """
 
 from __future__ import annotations
 
-import fcntl
+import os
+import re
 import shutil
 import tempfile
-import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from experiments.data.local_files import parquet_bytes
+from experiments.runtime.atomic_io import write_json
 from experiments.runtime.console import count
 from experiments.runtime.errors import CheckpointError
+from experiments.runtime.process_identity import is_alive, is_local, read_process, this_process
 
 LOCK = ".preparing"
-ABANDONED = 24 * 3600.0
-"""Seconds after which a hidden folder that has no lock yet is left over."""
+ABANDONED = 7 * 24 * 3600.0
+"""Seconds without a write after which a folder of another machine, or of an unknown process, is left over."""
+WORK = re.compile(r"\.{1,2}[0-9a-f]{16}(\.parts)?-\w+")
+"""Names of the folders of preparations. A cache may be next to other hidden folders."""
 
 
 def check_room(folder: Path, needed: int, description: str) -> None:
@@ -45,7 +51,7 @@ def text_bytes(paths: Sequence[Path], column: str) -> int:
 
 @contextmanager
 def work_folder(destination: Path) -> Iterator[Path]:
-    """Create a hidden folder next to ``destination``, locked until it is published or the block ends.
+    """Create a hidden folder next to ``destination`` that names this process.
 
     It is removed at the end, unless it was renamed. Folders of killed preparations are removed first.
     """
@@ -53,11 +59,8 @@ def work_folder(destination: Path) -> Iterator[Path]:
     remove_leftovers(destination.parent)
     work = Path(tempfile.mkdtemp(prefix=f".{destination.name}-", dir=destination.parent))
     try:
-        new = work / f"{LOCK}.new"
-        with new.open("w") as lock:
-            _lock(lock.fileno())
-            new.rename(work / LOCK)  # once it is held: other processes remove folders with a free lock
-            yield work
+        write_json(work / LOCK, this_process())
+        yield work
     finally:
         shutil.rmtree(work, ignore_errors=True)
 
@@ -65,22 +68,15 @@ def work_folder(destination: Path) -> Iterator[Path]:
 def remove_leftovers(cache: Path) -> None:
     """Remove the hidden folders that killed preparations left. Folders in use are preserved."""
     for work in cache.glob(".*-*/"):
-        try:
-            if (work / LOCK).exists():
-                with (work / LOCK).open("r+b") as lock:
-                    abandoned = _lock(lock.fileno())
-            else:
-                abandoned = time.time() - work.stat().st_mtime > ABANDONED
-        except OSError:  # it is gone, or belongs to another user
-            continue
-        if abandoned:
-            shutil.rmtree(work, ignore_errors=True)
+        with suppress(OSError):  # it is gone, or belongs to another user
+            if WORK.fullmatch(work.name) and _is_abandoned(work):
+                shutil.rmtree(work, ignore_errors=True)
 
 
-def _lock(descriptor: int) -> bool:
-    """Lock a file; return False where another process has it, or where files cannot be locked."""
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    return True
+def _is_abandoned(work: Path) -> bool:
+    process = read_process(work / LOCK)
+    if process is not None and is_local(process):
+        return not is_alive(process)
+    written = max(path.lstat().st_mtime for path in [work, *work.iterdir()])
+    with tempfile.TemporaryFile(dir=work.parent) as probe:  # by the clock of the file system
+        return os.fstat(probe.fileno()).st_mtime - written > ABANDONED

@@ -10,7 +10,6 @@ import contextlib
 import fcntl
 import json
 import os
-import socket
 import subprocess
 import threading
 import time
@@ -23,6 +22,7 @@ from typing import Any
 
 from experiments.runtime.errors import CheckpointError, LockedError
 from experiments.runtime.preemption import deferred
+from experiments.runtime.process_identity import is_alive, is_local, read_process, this_process
 
 NAME = "lock.json"
 HEARTBEAT = 30.0
@@ -56,7 +56,7 @@ class RunLock:
                     holder = _read(self.path)
                     if not self._stale(holder):
                         raise LockedError(_describe(self.folder, holder))
-                    self.path.unlink(missing_ok=True)
+                    self._remove(holder)
                     if not self._make():
                         raise LockedError(_describe(self.folder, _read(self.path)))
         except OSError as error:
@@ -85,8 +85,14 @@ class RunLock:
 
     def check(self) -> None:
         """Raises LockedError if the lock was lost, so that further writes are not allowed."""
-        if not self.held:
-            raise LockedError(f"{_describe(self.folder, _read(self.path))}. This one stood still and stops")
+        if self.held:
+            return
+        if not self.path.exists():
+            raise LockedError(
+                f"{self.path}: was removed while this process held it, so that another may have written this "
+                "run: this process stops; the same command continues from the last checkpoint"
+            )
+        raise LockedError(f"{_describe(self.folder, _read(self.path))}. This one stood still and stops")
 
     def _make(self) -> bool:
         try:
@@ -97,6 +103,15 @@ class RunLock:
             file.write(json.dumps(self.holder, indent=1) + "\n")
         return True
 
+    def _remove(self, stale: dict[str, Any] | None) -> None:
+        """Remove a stale lock, or put back what is another's by now: the guard may be that of one machine."""
+        removed = self.folder / f".{NAME}.{self.holder['token']}"
+        with contextlib.suppress(FileNotFoundError):  # it was released meanwhile
+            self.path.rename(removed)
+            if _read(removed) != stale and not self.path.exists():
+                removed.rename(self.path)
+            removed.unlink(missing_ok=True)
+
     def _beat(self) -> None:
         while not self._done.wait(HEARTBEAT):
             with contextlib.suppress(OSError):
@@ -105,8 +120,8 @@ class RunLock:
 
     def _stale(self, holder: dict[str, Any] | None) -> bool:
         own_holder = self.holder
-        if holder is not None and all(holder.get(k) == own_holder[k] for k in ("host", "boot", "namespace")):
-            return _started(holder["pid"]) != holder.get("started")
+        if holder is not None and is_local(holder):
+            return not is_alive(holder)
         if holder is not None and holder.get("job"):
             same_job = holder["job"] == own_holder["job"]
             if (same_job and holder.get("restarts") != own_holder["restarts"]) or (
@@ -143,9 +158,8 @@ def writer(folder: Path) -> str | None:
     holder = _read(path)
     if holder is None:
         return None
-    own_holder = _self()
-    if all(holder.get(k) == own_holder[k] for k in ("host", "boot", "namespace")):
-        alive = _started(holder["pid"]) == holder.get("started")
+    if is_local(holder):
+        alive = is_alive(holder)
     else:
         try:
             alive = abs(time.time() - path.stat().st_mtime) < STALE
@@ -174,11 +188,7 @@ def _guard(folder: Path) -> Iterator[None]:
 
 def _self() -> dict[str, Any]:
     return {
-        "host": socket.gethostname(),
-        "pid": os.getpid(),
-        "started": _started(os.getpid()),
-        "boot": _text(Path("/proc/sys/kernel/random/boot_id")),
-        "namespace": _link(Path("/proc/self/ns/pid")),
+        **this_process(),
         "job": os.environ.get("SLURM_JOB_ID"),
         "restarts": os.environ.get("SLURM_RESTART_COUNT"),
     }
@@ -197,35 +207,12 @@ def _ended(job: str) -> bool:
     return not any(line[0] == job and line[1] in ALIVE for line in lines)
 
 
-def _started(pid: int) -> str | None:
-    """When a process of this machine began, in ticks; None if it is gone. Process ids are reused."""
-    stat = _text(Path(f"/proc/{pid}/stat"))
-    if stat is not None:
-        state, *fields = stat.rpartition(")")[2].split()
-        return None if state in "ZX" else fields[18]
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return None
-    except PermissionError:
-        pass
-    return None if Path("/proc/self").exists() else "unknown"
-
-
 def _read(path: Path) -> dict[str, Any] | None:
     """The holder; None if the file is gone, or not yet completely written."""
-    try:
-        holder = json.loads(path.read_text())
-    except (OSError, ValueError, RecursionError):
+    holder = read_process(path)
+    if holder is None or not isinstance(holder.get("token"), str):
         return None
-    # Without pydantic, which is slow to import: other processes wait for the guard meanwhile.
-    if not isinstance(holder, dict) or not isinstance(holder.get("pid"), int):
-        return None
-    required_valid = all(isinstance(holder.get(key), str) for key in ("token", "host"))
-    optional_valid = all(
-        isinstance(holder.get(key), str | None) for key in ("started", "boot", "job", "restarts")
-    )
-    return holder if required_valid and optional_valid else None
+    return holder if all(isinstance(holder.get(key), str | None) for key in ("job", "restarts")) else None
 
 
 def _describe(folder: Path, holder: dict[str, Any] | None) -> str:
@@ -234,17 +221,3 @@ def _describe(folder: Path, holder: dict[str, Any] | None) -> str:
     job = f", SLURM job {holder['job']}" if holder.get("job") else ""
     restart = f" restart {holder['restarts']}" if holder.get("restarts") else ""
     return f"{folder}: this run is being written by process {holder['pid']} on {holder['host']}{job}{restart}"
-
-
-def _text(path: Path) -> str | None:
-    try:
-        return path.read_text().strip()
-    except OSError:
-        return None
-
-
-def _link(path: Path) -> str | None:
-    try:
-        return os.readlink(path)
-    except OSError:
-        return None

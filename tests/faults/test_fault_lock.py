@@ -142,6 +142,32 @@ def test_a_run_that_lost_its_lock_writes_no_more(tmp_path: Path, monkeypatch: py
     assert (folder / NAME).exists(), "the other's lock was removed"
 
 
+def test_a_lock_that_another_machine_took_over_meanwhile_is_left_to_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both found the lock stale: the guard of the file system is one of each machine (``localflock``)."""
+    path = hold(tmp_path / "run", pid=1, started="gone")
+
+    def overtaken(self: RunLock, holder: Any) -> bool:
+        hold(tmp_path / "run", token="theirs", host="node7", pid=4711)
+        return True
+
+    monkeypatch.setattr(RunLock, "_stale", overtaken)
+    with pytest.raises(LockedError, match="process 4711 on node7"):
+        RunLock(tmp_path / "run").__enter__()
+    assert json.loads(path.read_text())["token"] == "theirs"
+    assert list(path.parent.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("content", [None, "", "{", "[]", '{"token": 1}'])
+def test_a_lock_that_was_removed_or_damaged_is_lost(tmp_path: Path, content: str | None) -> None:
+    with RunLock(tmp_path / "run") as lock:
+        lock.check()
+        lock.path.unlink() if content is None else lock.path.write_text(content)
+        with pytest.raises(LockedError, match="was removed while" if content is None else "stood still"):
+            lock.check()
+
+
 def test_f15_a_locked_cell_is_said_and_the_others_go_on(tmp_path: Path, record: Any) -> None:
     words = (*commands.TINY, *commands.RECALL, f"runs={tmp_path}")
     locked, free = (commands.settings(*words, f"seed={seed}").folder for seed in (0, 1))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import random
 import resource
 import shutil
 import signal
@@ -22,6 +24,7 @@ from experiments.data.token_file import open_token_file
 from experiments.data.tokenizers.tokenizer import TokenizerConfig
 from experiments.run.plan import build_task
 from experiments.runtime.errors import CheckpointError, DataError
+from experiments.runtime.process_identity import this_process
 from tests.experiments import commands
 from tests.faults.children import fork, in_a_child
 from tests.faults.test_fault_storage import small_disk
@@ -110,7 +113,7 @@ def test_what_a_killed_preparation_left_is_removed_by_the_next(
     assert in_a_child(work) == -signal.SIGKILL
     (left,) = cache.glob(".*-*")
     assert (left / LOCK).exists()
-    old = cache / ".0123456789abcdef-old"  # its process ended before it held a lock
+    old = cache / f".{KEY}-old"  # its process ended before it held a lock
     old.mkdir()
     os.utime(old, (1, 1))
     opened = open_token_file(corpus, TokenizerConfig(), 28, cache)
@@ -119,9 +122,49 @@ def test_what_a_killed_preparation_left_is_removed_by_the_next(
     record("F44", "SIGKILL while tokens are prepared", 1, "leftovers removed by the next run")
 
 
+KEY = "0123456789abcdef"
+NODE7 = {"host": "node7", "pid": 4711, "started": "1", "boot": "b", "namespace": "n"}
+
+
+def test_what_another_machine_prepares_is_left_alone(tmp_path: Path, record: Any) -> None:
+    """A lock of the system would be free here: ``localflock`` of Lustre, ``local_lock`` of NFS."""
+    rng = random.Random(seed := 9)
+    here = this_process()
+    for case in range(20):
+        other = rng.choice([{"host": "node7"}, {"boot": "b"}, {"namespace": "n"}, NODE7])
+        lock = rng.choice([json.dumps(here | other), json.dumps(NODE7)[:-9], "", "[]", '{"pid": true}', None])
+        work = tmp_path / rng.choice([f".{KEY}-{case}", f"..{KEY}.parts-{case}"])
+        work.mkdir()
+        if lock is not None:
+            (work / LOCK).write_text(lock)
+        (work / "train.bin").touch()
+        hours, expected = rng.choice([(0, True), (25, True), (6 * 24, True), (8 * 24, False)])
+        for path in [*work.iterdir(), work]:
+            os.utime(path, (time.time() - hours * 3600,) * 2)
+        remove_leftovers(tmp_path)
+        assert work.exists() == expected, f"seed {seed}, case {case}: {lock}, {hours} hours"
+        if expected and hours:
+            (work / "train.bin").touch()  # it is being written
+            os.utime(work, (0, 0))
+            remove_leftovers(tmp_path)
+            assert work.exists(), f"seed {seed}, case {case}"
+    injected = f"preparations of other machines, and with damaged locks (seed {seed})"
+    record("F44", injected, 20, "left alone for a week")
+
+
+def test_folders_that_are_no_preparations_are_left_alone(tmp_path: Path) -> None:
+    """A cache may be a home folder."""
+    for name in (".local-share", ".oh-my-zsh", f".{KEY}", f".{KEY}.parts", f"{KEY}-x", ".0123-abcd"):
+        (tmp_path / name).mkdir()
+        os.utime(tmp_path / name, (1, 1))
+    before = sorted(tmp_path.iterdir())
+    remove_leftovers(tmp_path)
+    assert sorted(tmp_path.iterdir()) == before
+
+
 def test_what_another_process_prepares_is_left_alone(tmp_path: Path) -> None:
     def prepare() -> None:
-        with work_folder(tmp_path / "cache" / "0123"):
+        with work_folder(tmp_path / "cache" / KEY):
             (tmp_path / "ready").touch()
             time.sleep(60)
 
@@ -129,7 +172,7 @@ def test_what_another_process_prepares_is_left_alone(tmp_path: Path) -> None:
     while not (tmp_path / "ready").exists():
         time.sleep(0.01)
     remove_leftovers(tmp_path / "cache")
-    assert len(list((tmp_path / "cache").glob(".0123-*"))) == 1
+    assert len(list((tmp_path / "cache").glob(f".{KEY}-*"))) == 1
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
     remove_leftovers(tmp_path / "cache")

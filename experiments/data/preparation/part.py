@@ -30,7 +30,7 @@ from experiments.data.hub import place_of
 from experiments.data.preparation.plan import Part, Preparation
 from experiments.data.token_writer import BYTES_DTYPE, Documents, token_dtype
 from experiments.data.tokenizers.tokenizer import TextTokenizer
-from experiments.runtime.atomic_io import write_json
+from experiments.runtime.atomic_io import unique_name, write_json
 from experiments.runtime.errors import CheckpointError, DataError, RunError, is_full
 from experiments.runtime.json_state import read_json
 
@@ -85,7 +85,7 @@ class Worker:
         """
         begun, folder = time.monotonic(), self._preparation.folder
         paths = {
-            suffix: folder / f".{part.name}.{platform.node()}.{os.getpid()}.{suffix}"
+            suffix: unique_name(folder / f"{part.name}.{suffix}")
             for suffix in (FILES if self._tokenizer.fixed_bytes_V is None else FIXED_FILES)
         }
         try:

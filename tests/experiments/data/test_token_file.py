@@ -209,17 +209,16 @@ def test_long_preparation_prints_where_it_stands(corpus, tmp_path, monkeypatch, 
     assert "writing tokens: 55 documents" in printed
 
 
-def test_a_folder_whose_lock_is_about_to_be_taken_is_in_use(tmp_path, monkeypatch):
-    """Another process looks for leftovers between the creation of the lock file and its lock."""
-    lock = cache_room._lock
+def test_a_folder_that_does_not_name_its_process_yet_is_in_use(tmp_path, monkeypatch):
+    """Another process looks for leftovers before the name of the process is written."""
+    write = cache_room.write_json
 
-    def looked_at_first(descriptor):
-        monkeypatch.setattr(cache_room, "_lock", lock)
+    def looked_at_first(path, tree):
         cache_room.remove_leftovers(tmp_path)
-        return lock(descriptor)
+        write(path, tree)
 
-    monkeypatch.setattr(cache_room, "_lock", looked_at_first)
-    with cache_room.work_folder(tmp_path / "tokens") as work:
+    monkeypatch.setattr(cache_room, "write_json", looked_at_first)
+    with cache_room.work_folder(tmp_path / "0123456789abcdef") as work:
         assert work.exists()
         cache_room.remove_leftovers(tmp_path)
         assert work.exists()
