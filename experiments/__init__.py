@@ -10,3 +10,7 @@ _ROOT = Path(__file__).parent.parent
 if sys.argv[:1] == ["-m"] and (sys.flags.safe_path or Path(sys.path[0]).resolve() != _ROOT):
     sys.path.append(os.getcwd() if sys.flags.safe_path else sys.path.pop(0))
     os.environ["PYTHONSAFEPATH"] = "1"
+
+from experiments.runtime import imported_sources  # noqa: E402 -- the path of modules is set above
+
+imported_sources.begin()

@@ -20,7 +20,10 @@ from analysis.tables.headings import held_equal, how_compared, item_line, scored
 PROVENANCE = {
     "git_commit": "commit", "git_dirty": "uncommitted changes", "fingerprint": "data",
     "device_name": "device", "device_processor": "processor", "device_threads": "threads",
-    "device_precision": "precision", "versions": "versions", "kernels": "kernels", "command": "command",
+    "device_precision": "precision", "device_instruction_set": "instruction set of kernels",
+    "device_compiler": "compiler of kernels", "device_pytorch_instruction_set": "instruction set of PyTorch",
+    "device_library_settings": "settings of libraries", "versions": "versions", "kernels": "kernels",
+    "command": "command",
 }  # fmt: skip
 """Columns of the frame with the provenance of a run, with their titles."""
 
@@ -131,6 +134,8 @@ def provenance(frame: pd.DataFrame) -> list[tuple[str, list[tuple[str, int]]]]:
     """Return each title of ``PROVENANCE`` with the recorded values and how many runs have each."""
     values = []
     for column, label in PROVENANCE.items():
+        if column not in frame:
+            continue  # a frame of an earlier version
         counts = frame[column].dropna().astype(str).value_counts(sort=True)
         values.append((label, [(str(value), int(n)) for value, n in counts.items()]))
     return values

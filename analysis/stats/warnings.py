@@ -239,13 +239,17 @@ def _mixed(frame: pd.DataFrame) -> list[str]:
     labels = {
         "git_commit": "commits of the code", "device_name": "devices", "device_processor": "processors",
         "device_threads": "thread counts", "device_precision": "precisions",
+        "device_instruction_set": "instruction sets of the C++ kernels",
+        "device_compiler": "compilers of the C++ kernels",
+        "device_pytorch_instruction_set": "instruction sets of PyTorch",
+        "device_library_settings": "settings of numerical libraries",
     }  # fmt: skip
     for column, label in labels.items():
-        if column == "git_commit" and code_is_known:
-            continue
+        if column not in runs or (column == "git_commit" and code_is_known):
+            continue  # earlier frames have fewer columns
         values = sorted(str(v) for v in runs[column].dropna().unique())
         if len(values) > 1:
-            listed = ", ".join(value[:24] for value in values)
+            listed = ", ".join(value[:24] or "none" for value in values)
             warnings.append(f"mixed {label} ({listed}): speed, and perhaps more, is not comparable")
     if packages := mixed_packages(runs):
         warnings.append(

@@ -9,9 +9,7 @@ import importlib.util
 import inspect
 import math
 import re
-import site
 import sys
-import sysconfig
 import traceback
 import typing
 from collections.abc import Iterator
@@ -24,12 +22,10 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ConfigKeyError, MissingMandatoryValue, OmegaConfBaseException
 
 from experiments.runtime.errors import ConfigError, RunError, is_out_of_memory, nearest
+from experiments.runtime.imported_sources import INSTALLED, PROJECT
 from experiments.runtime.secrets import refuse_secret
 
 T = TypeVar("T")
-
-PROJECT = ("architectures", "experiments")
-"""The packages whose classes a configuration may name, wherever they are installed."""
 
 LONGEST_NAME = 100
 """Maximum characters of a name: file systems allow 255 bytes, and a folder is named after several of them."""
@@ -190,21 +186,6 @@ _type_hints = functools.cache(typing.get_type_hints)
 def first_line(error: Exception) -> str:
     """Return the first line of a message."""
     return str(error).strip().splitlines()[0]
-
-
-def installed_folders() -> frozenset[Path]:
-    """Return the folders of installed packages: those of this Python, and others on the path of modules.
-
-    The latter are of another environment, named by PYTHONPATH or a .pth file.
-    """
-    folders = [path for name, path in sysconfig.get_paths().items() if name.endswith("lib")]
-    folders += [*site.getsitepackages(), site.getusersitepackages()]
-    folders += [path for path in sys.path if Path(path).name in ("site-packages", "dist-packages")]
-    return frozenset(Path(folder).resolve() for folder in folders)
-
-
-INSTALLED = installed_folders()
-"""Computed before any code of the user is imported, which could change the path of modules."""
 
 
 def is_own(top: str) -> bool:

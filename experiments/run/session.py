@@ -34,7 +34,7 @@ from experiments.runtime.run_status import RunStatus
 from experiments.runtime.secrets import redact
 from experiments.runtime.watchdog import check_progress
 from experiments.tasks.task import Task
-from experiments.tracking.provenance import changed_code, provenance
+from experiments.tracking.provenance import changed_code, code_hash, code_hashes, late_changes, provenance
 from experiments.tracking.run_files import (
     DataSource,
     InitialModel,
@@ -139,6 +139,7 @@ class RunSession:
         source = settings.init_from or settings.continue_from
         if source is not None and folder.writes:
             warn_of_changed_code(model_folder(source.path), [settings.backbone_class.__module__])
+        check_one_code(code_modules(settings))
         self.result = planned_result(settings, run_plan)
         resume = collectives.run_on_rank_zero(
             lambda: begin_record(settings, run_plan, spec, kernels, folder, self.console)
@@ -174,7 +175,11 @@ class RunSession:
         assert self.trainer is not None
         if isinstance(failure, Exception):
             failure = collectives.first_failure(to_run_error(failure))
+            changed = late_changes()  # the other processes may be gone
+        else:
+            changed = sorted({name for names in collectives.run_on_all(late_changes) for name in names})
         result = self._final_result(self.trainer, failure)
+        self._mark_changed_code(result, changed)
         failure = store_result(self.folder, result, failure)
         exit_code = 0 if failure is None else getattr(failure, "exit_code", RunError.exit_code)
         self.tracker.close(result, exit_code)
@@ -189,6 +194,19 @@ class RunSession:
         )
         for line in closing_lines(self.folder.root, result):
             self.console.log(line)
+
+    def _mark_changed_code(self, result: RunResult, changed: list[str]) -> None:
+        """Record that modules were edited after the code was hashed and before they were imported."""
+        if not changed:
+            return
+        names = ", ".join(changed)
+        self.console.log(
+            f"warning: {names} was edited while the run trained, before all of it was imported: the result "
+            "is marked as not exact"
+        )
+        assert result.resume is not None
+        result.resume.exact = False
+        result.resume.changed = {**result.resume.changed, "code": ["as recorded", f"{names} edited"]}
 
     def _final_result(self, trainer: Trainer, failure: BaseException | None) -> RunResult:
         """Return the result of a run that has trained."""
@@ -340,6 +358,17 @@ def begin_record(
     except OSError as error:
         raise CheckpointError(f"{settings.folder}: the run folder cannot be written: {error}") from error
     return now.resume.tree()
+
+
+def check_one_code(modules: Iterable[str]) -> None:
+    """Raise RunError where the processes of a run have imported different code."""
+    hashes = collectives.run_on_all(lambda: code_hash(code_hashes(modules)))
+    if len(set(hashes)) > 1:
+        ranks = [rank for rank, value in enumerate(hashes) if value != hashes[0]]
+        raise RunError(
+            f"process {ranks[0]} has imported other code than process 0: a file was edited while they started, "
+            "or their machines have different versions; start the run again"
+        )
 
 
 def code_modules(settings: Settings) -> list[str]:

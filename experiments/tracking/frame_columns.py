@@ -102,6 +102,13 @@ class RunColumns(BaseModel):
     device_processor: str | None
     device_threads: str | None
     device_precision: str | None
+    device_instruction_set: str | None
+    """That the C++ kernels are compiled for."""
+    device_compiler: str | None
+    """Of the C++ kernels."""
+    device_pytorch_instruction_set: str | None
+    device_library_settings: str | None
+    """Variables of the environment that change how numerical libraries round."""
     command: str | None
     finished_at: str | None
     """When the result was written, UTC."""

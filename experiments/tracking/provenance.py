@@ -22,9 +22,11 @@ from pathlib import Path
 import torch
 from hydra.core.hydra_config import HydraConfig
 
+from architectures.kernels.cpu import build
 from experiments.config.structured import PROJECT, is_own
 from experiments.config.study import typed_command
 from experiments.runtime.errors import CheckpointError
+from experiments.runtime.imported_sources import keep, kept, source
 from experiments.runtime.secrets import redact
 from experiments.tracking.run_files import DataSource, DeviceUsed, GitState, Provenance, Resume
 from experiments.tracking.run_folder import RunFolder
@@ -32,6 +34,13 @@ from experiments.tracking.run_folder import RunFolder
 SUFFIXES = (".py", ".cpp", ".h")
 """Suffixes of the source files of a package."""
 PACKAGES = ("torch", "numpy", "hydra-core", "datasets", "tokenizers", "safetensors", "wandb")
+SETTINGS = (
+    "ATEN_CPU_CAPABILITY", "MKL_CBWR", "MKL_DEBUG_CPU_TYPE", "MKL_ENABLE_INSTRUCTIONS",
+    "ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA", "ONEDNN_CPU_ISA_HINTS", "DNNL_CPU_ISA_HINTS",
+    "ONEDNN_DEFAULT_FPMATH_MODE", "DNNL_DEFAULT_FPMATH_MODE", "TORCH_MKLDNN_MATMUL_MIN_DIM",
+    "OPENBLAS_CORETYPE", "NVIDIA_TF32_OVERRIDE", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE",
+)  # fmt: skip
+"""Variables of the environment with which numerical libraries round differently."""
 KERNEL_PACKAGES = ("causal-conv1d", "mamba-ssm", "triton")
 """Packages that compute operations if they are installed."""
 
@@ -72,8 +81,18 @@ def provenance(
 
 def device_used(device: torch.device, precision: str) -> DeviceUsed:
     """Return the device that this process computes on."""
-    threads = torch.get_num_threads()
-    return DeviceUsed(name=device.type, processor=processor(device), threads=threads, precision=precision)
+    used = DeviceUsed(
+        name=device.type,
+        processor=processor(device),
+        threads=torch.get_num_threads(),
+        precision=precision,
+        library_settings=", ".join(f"{name}={os.environ[name]}" for name in SETTINGS if name in os.environ),
+    )
+    if device.type == "cpu":
+        used.pytorch_instruction_set = torch.backends.cpu.get_cpu_capability()
+        if build.is_loaded():
+            used.instruction_set, used.compiler = build.instruction_set(), build.compiler()
+    return used
 
 
 @functools.cache
@@ -90,7 +109,7 @@ def _versions(more: frozenset[str]) -> dict[str, str]:
 def current_commit() -> tuple[str | None, bool | None]:
     """Return the commit of the code, and whether a file was changed since; None if git does not have it.
 
-    Computed once: a process continues with the code that it imported, even if the files change.
+    None also if a file has changed since it was imported: git describes files. Computed once.
     """
     # git sets these variables in its hooks, for the repository that calls.
     environment = {key: value for key, value in os.environ.items() if not key.startswith("GIT_")}
@@ -103,10 +122,19 @@ def current_commit() -> tuple[str | None, bool | None]:
             return None
         return ended.stdout.strip() if ended.returncode == 0 else None
 
+    if any(not _is_as_imported(path, content) for path, content in kept().items()):
+        return None, None
     if git("ls-files", "--error-unmatch", Path(__file__).name) is None:
         return None, None  # installed inside a repository that does not have it
     status = git("status", "--porcelain")
     return git("rev-parse", "HEAD"), None if status is None else bool(status)
+
+
+def _is_as_imported(path: str, content: bytes) -> bool:
+    try:
+        return Path(path).read_bytes() == content
+    except OSError:
+        return False
 
 
 def processor(device: torch.device) -> str:
@@ -123,13 +151,15 @@ def processor(device: torch.device) -> str:
 def code_hashes(modules: Iterable[str] = ()) -> dict[str, str]:
     """Return a hash of the source of each package of ``PROJECT``, and of modules of the user.
 
-    The key is the name of the package or module, the hash has 16 hexadecimal digits. Each is computed once: a
-    process continues with the code that it imported, even if the files change.
+    The key is the name of the package or module, the hash has 16 hexadecimal digits. A source that was
+    imported or compiled counts as it was then, even if the file has changed since; a hash is computed once.
 
     Args:
         modules: dotted names. Modules of the user that they import are included. Modules of Python and of
             installed packages are not: the versions of packages are recorded.
     """
+    for path, content in build.compiled_sources.items():
+        keep(path, content)
     return {top: _hash(top) for top in [*PROJECT, *sorted(_user_modules(modules))]}
 
 
@@ -172,8 +202,20 @@ def _hash(top: str) -> str:
     digest = hashlib.sha256()
     for name, path in _sources(top):
         digest.update(f"{top}/{name}\0".encode())
-        digest.update(hashlib.sha256(path.read_bytes()).digest())
+        content = source(path)
+        _hashed[os.path.realpath(path)] = top, content
+        digest.update(hashlib.sha256(content).digest())
     return digest.hexdigest()[:16]
+
+
+def late_changes() -> list[str]:
+    """Return the packages and modules with a file that was imported after ``code_hashes``, and changed."""
+    imported = kept()
+    return sorted({top for path, (top, content) in _hashed.items() if imported.get(path, content) != content})
+
+
+_hashed: dict[str, tuple[str, bytes]] = {}
+"""Package and content of the hashed files by their real paths."""
 
 
 def _user_modules(modules: Iterable[str]) -> set[str]:
@@ -194,7 +236,7 @@ def used_modules(top: str) -> set[str]:
     used = set()
     for name, path in _sources(top):
         try:
-            tree = ast.parse(path.read_bytes()) if name.endswith(".py") else ast.Module([], [])
+            tree = ast.parse(source(path)) if name.endswith(".py") else ast.Module([], [])
         except (SyntaxError, ValueError):  # a file that cannot be imported
             continue
         for node in ast.walk(tree):
@@ -215,9 +257,10 @@ def _sources(top: str) -> list[tuple[str, Path]]:
         return []
     if not spec.submodule_search_locations:
         return [(Path(spec.origin).name, Path(spec.origin))] if spec.origin else []
+    imported = {Path(path) for path in kept()}
     return [
         (path.relative_to(folder).as_posix(), path)
-        for folder in sorted(spec.submodule_search_locations)
-        for path in sorted(Path(folder).rglob("*"))
-        if path.suffix in SUFFIXES and path.is_file()
+        for folder in sorted(map(os.path.realpath, spec.submodule_search_locations))
+        for path in sorted({*Path(folder).rglob("*")} | imported)
+        if path.suffix in SUFFIXES and path.is_relative_to(folder) and (path in imported or path.is_file())
     ]

@@ -265,6 +265,14 @@ class DeviceUsed(Record):
     threads: int
     """Threads of the CPU."""
     precision: str
+    instruction_set: str | None = None
+    """That the C++ kernels are compiled for; None where they are not used."""
+    compiler: str | None = None
+    """Of the C++ kernels."""
+    pytorch_instruction_set: str | None = None
+    """That PyTorch selected; None on a GPU."""
+    library_settings: str | None = None
+    """Variables of the environment that change how numerical libraries round; None in earlier records."""
 
 
 class GitState(Record):

@@ -112,6 +112,10 @@ def test_f18_changed_data_is_refused(interrupted: Path, tmp_path: Path, record: 
 
 
 CHANGES = {
+    "device.instruction_set": lambda tree: tree["device"].update(instruction_set="abacus"),
+    "device.compiler": lambda tree: tree["device"].update(compiler="GCC 0.9"),
+    "device.pytorch_instruction_set": lambda tree: tree["device"].update(pytorch_instruction_set="AVX9"),
+    "device.library_settings": lambda tree: tree["device"].update(library_settings="MKL_CBWR=SSE2"),
     "code": lambda tree: tree["git"].update(code="0" * 16),
     "versions.torch": lambda tree: tree["versions"].update(torch="2.10.0"),
     "device.threads": lambda tree: tree["device"].update(threads=64),

@@ -20,6 +20,7 @@ from experiments.check import check_study
 from experiments.run.load_model import load_model
 from experiments.run.model_files import read_model_spec
 from experiments.run.session import code_modules
+from experiments.runtime import imported_sources
 from experiments.runtime.errors import CheckpointError, DataError
 from experiments.tracking import provenance as provenance_module
 from experiments.tracking.provenance import code_hash, code_hashes, provenance, used_packages
@@ -52,6 +53,13 @@ def interrupted(ended: Path) -> Path:
     return ended
 
 
+def forget() -> None:
+    """Hash the code again, as a new process would that imports it from its files."""
+    provenance_module._hash.cache_clear()
+    for path in [path for path in imported_sources.kept() if "f35_" in path]:
+        del imported_sources._sources[path]
+
+
 def resume(tmp_path: Path) -> dict[str, Any]:
     return commands.result(commands.train(*WORDS, f"runs={tmp_path}"))
 
@@ -71,7 +79,7 @@ def test_f35_code_of_ones_own_and_what_it_imports_is_hashed_without_git(
     asked = ["architectures.backbones.decoder", "f35_mine"]
 
     def now() -> str:
-        provenance_module._hash.cache_clear()
+        forget()
         return code_hash(code_hashes(asked))
 
     first = now()
@@ -80,7 +88,7 @@ def test_f35_code_of_ones_own_and_what_it_imports_is_hashed_without_git(
     second = now()
     (tmp_path / "f35_mine.py").write_text("x = 1\n")
     assert len({first, second, now()}) == 3
-    provenance_module._hash.cache_clear()
+    forget()
     record("F35", "module of the user's, or one it imports, changed", 2, "another hash of the code")
 
 
@@ -96,7 +104,7 @@ def test_f35_numbers_and_late_imports_count_and_packages_are_named(
     )
 
     def now() -> str:
-        provenance_module._hash.cache_clear()
+        forget()
         return code_hash(code_hashes(["f35_model"]))
 
     hashes = [now()]
@@ -110,7 +118,7 @@ def test_f35_numbers_and_late_imports_count_and_packages_are_named(
     found = provenance("k", torch.device("cpu"), "fp32", data, {}, ["f35_model"])
     assert found.versions["PyYAML"]
     assert list(found.code) == ["architectures", "experiments", "f35_late", "f35_model", "f35_rates"]
-    provenance_module._hash.cache_clear()
+    forget()
     record("F35", "a number that code imports, or a late import, changed", 2, "another hash of the code")
 
 
@@ -132,7 +140,7 @@ def test_f35_an_optimizer_and_a_schedule_of_ones_own_are_hashed(
     (tmp_path / "f35_pack" / "flat.py").write_text(
         "SEVERAL_DECAYS = False\ndef factor(*_):\n    return 2.0\n"
     )
-    provenance_module._hash.cache_clear()
+    forget()
     assert code_hashes(modules) != before
     record("F35", "optimizer or schedule of the user's changed", 1, "another hash of the code")
 
@@ -144,9 +152,9 @@ def test_f35_a_file_that_git_does_not_track_counts(tmp_path: Path, monkeypatch: 
     found = []
     for name in ("__init__.py", "new.py", "kernel.cpp", "notes.txt"):
         (tmp_path / "f35_package" / name).write_text("1")
-        provenance_module._hash.cache_clear()
+        forget()
         found.append(code_hash(code_hashes()))
-    provenance_module._hash.cache_clear()
+    forget()
     assert len(set(found)) == 3
     assert found[2] == found[3]
 

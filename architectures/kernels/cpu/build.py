@@ -39,6 +39,9 @@ SECONDS = 300
 """Time limit of the compiler."""
 
 
+compiled_sources: dict[Path, bytes] = {}
+"""Content of the sources of the libraries that this process uses; the files may change later."""
+
 _off = ""
 
 
@@ -80,7 +83,7 @@ def library() -> ctypes.CDLL:
         subprocess.SubprocessError: the compiler fails.
     """
     kernels = ctypes.CDLL(str(library_file()))
-    kernels.instruction_set.restype = ctypes.c_char_p
+    kernels.instruction_set.restype = kernels.compiler.restype = ctypes.c_char_p
     return kernels
 
 
@@ -96,6 +99,17 @@ def instruction_set() -> str:
     """Return the instruction set that the kernels are compiled for: avx512, avx2, sse2, neon or other."""
     name: bytes = library().instruction_set()
     return name.decode()
+
+
+def compiler() -> str:
+    """Return name and version of the compiler that the kernels were compiled with."""
+    name: bytes = library().compiler()
+    return name.decode()
+
+
+def is_loaded() -> bool:
+    """Return True if this process has loaded the kernels."""
+    return library.cache_info().currsize > 0
 
 
 def shared_library(
@@ -114,13 +128,15 @@ def shared_library(
     """
     version = hashlib.sha256(repr((flags, links, processor(), platform.libc_ver())).encode())
     for source in (*sources, *headers):
-        version.update(repr((source.name, source.read_bytes())).encode())
+        content = source.read_bytes()
+        compiled_sources.setdefault(source, content)
+        version.update(repr((source.name, content)).encode())
     folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "archbench"
     stem = f"{name}-{version.hexdigest()[:24]}"
     try:
-        compiler, compiler_hash = _compiler()
+        program, compiler_hash = _compiler()
         own = f"{stem}-{compiler_hash}"
-        return _intact(folder, own) or _new_library(compiler, sources, folder, own, flags, links)
+        return _intact(folder, own) or _new_library(program, sources, folder, own, flags, links)
     except (OSError, subprocess.SubprocessError):
         if (built := _intact(folder, stem)) is None:
             raise

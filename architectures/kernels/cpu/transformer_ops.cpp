@@ -183,6 +183,12 @@ extern "C" {
 
 const char *instruction_set() { return INSTRUCTION_SET; }
 
+#if defined(__clang__)
+const char *compiler() { return "Clang " __clang_version__; }
+#else
+const char *compiler() { return "GCC " __VERSION__; }
+#endif
+
 // y = x / rms(x) * w, of rows. x and dx are bfloat16 if `x_half`, y and dy if `y_half`; w is float32.
 void norm_forward(int64_t rows, int64_t width, int64_t threads, int64_t x_half, int64_t y_half, double eps,
                   const void *x, const float *w, void *y) {

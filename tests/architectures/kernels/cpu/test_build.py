@@ -37,7 +37,7 @@ def small(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
     folder = tmp_path / "sources"
     folder.mkdir()
     text = "long scan_starts() { return 1; } long ssd_starts() { return 2; } void instruction_set() {}"
-    text = f'extern "C" {{ {text} }}'
+    text = f'extern "C" {{ {text} void compiler() {{}} }}'
     (folder / "one.cpp").write_text(text)
     monkeypatch.setattr(build, "__file__", str(folder / "build.py"))
 
