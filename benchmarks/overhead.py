@@ -42,8 +42,8 @@ from experiments.config.schema import TrainerConfig
 from experiments.config.sections import read_sections
 from experiments.objectives.objective import View
 from experiments.run.plan import Plan, plan
+from experiments.run.result_parts import planned_result
 from experiments.run.run import build, build_model
-from experiments.run.session import planned_result
 from experiments.run.settings import Settings, read_settings
 from experiments.runtime.console import Console
 from experiments.runtime.preemption import Interruptions

@@ -10,10 +10,12 @@ The exit code is 0 if nothing is damaged, 3 if only prepared data is, else 6.
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from experiments.config.options import run_command
 from experiments.runtime.errors import CheckpointError, ConfigError, DataError, RunError, nearest_folder
@@ -22,6 +24,9 @@ from experiments.runtime.yaml_state import read_yaml
 from experiments.tracking.run_files import FETCHED, HASHED, TOKENIZER, RunResult, damaged_files
 from experiments.tracking.run_folder import LOST, NO_RUN, RunFolder, StudyFolders
 
+COUNTERS = {"steps": "step"} | {name: name for name in ("tokens", "flops", "seconds", "device_seconds")}
+"""Fields of ``TrainingSummary`` that a row of metrics.jsonl has too, with their names there."""
+TOLERANCE = 1e-4
 AGAIN = "remove the run's folder to begin again"
 
 
@@ -103,7 +108,49 @@ def _check_record(folder: Path, report: Report) -> tuple[RunResult | None, bool]
         contents[TOKENIZER] = b""  # its model cannot be used without it
     for name in damaged_files(result, contents):
         report.records.append(f"{folder / name}: has changed since the run ended: {LOST}")
+    report.records += [
+        f"{folder / 'result.json'}: {reason}: {LOST}" for reason in contradictions(run, result)
+    ]
     return result, True
+
+
+def contradictions(run: RunFolder, result: RunResult) -> Iterator[str]:
+    """Yield the numbers of a result that metrics.jsonl has with other values, each with both values."""
+    if result.training is None:
+        return
+    last = [row for row in run.rows() if row.kind == "validation" and row.step == result.training.steps]
+    if not last:
+        return
+    row, training = last[-1], result.training
+    pairs = [(f"training.{name}", getattr(training, name), getattr(row, COUNTERS[name])) for name in COUNTERS]
+    if result.validation and _validates_alike(
+        run.root / "config.yaml"
+    ):  # else the curve has the score of the first examples only
+        metrics = [(metric.name, metric.value) for metric in result.validation]
+        metrics.append(("standard_error", result.validation[0].standard_error))
+        pairs += [(f"validation.{n}", value, row.measured[n]) for n, value in metrics if n in row.measured]
+    yield from (
+        f"{name} is {found}, but {recorded} in metrics.jsonl"
+        for name, found, recorded in pairs
+        if not _is_equal(found, recorded)
+    )
+
+
+def _is_equal(found: Any, recorded: Any) -> bool:
+    """Return True for numbers that are equal up to the rounding of a GPU."""
+    numbers = [x for x in (found, recorded) if isinstance(x, int | float) and not isinstance(x, bool)]
+    if len(numbers) < 2 or not all(map(math.isfinite, numbers)):
+        return str(found) == str(recorded)
+    return math.isclose(found, recorded, rel_tol=TOLERANCE, abs_tol=1e-9)
+
+
+def _validates_alike(config: Path) -> bool:
+    """Return True if the validation at the end of a run is of the same examples as those in between."""
+    try:
+        trainer = read_yaml(config, AGAIN).get("trainer")
+    except (RunError, OSError):
+        return False
+    return isinstance(trainer, dict) and trainer.get("validation_examples") is not None
 
 
 def _check_checkpoints(folder: Path, final: int | None, key: str | None, report: Report) -> None:

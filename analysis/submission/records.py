@@ -13,7 +13,7 @@ import pandas as pd
 from experiments.config.sections import parse_sections
 from experiments.config.structured import PROJECT
 from experiments.run.plan import Plan
-from experiments.run.session import planned_result
+from experiments.run.result_parts import planned_result
 from experiments.run.settings import Settings, read_settings
 from experiments.runtime.atomic_io import plain
 from experiments.runtime.run_status import FINAL, RunStatus

@@ -19,7 +19,9 @@ import hashlib
 import json
 import sys
 import time
+import weakref
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -64,7 +66,7 @@ MOST_BYTES_PER_TOKEN = 16
 """Bytes of text of a learned token, at most, for the estimate of disk space."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class TokenFile:
     """A prepared corpus."""
 
@@ -73,6 +75,8 @@ class TokenFile:
     tokenizer: TextTokenizer
     streams: dict[str, TokenStream]
     """Memory-mapped tokens and text of each split."""
+    states: dict[str, tuple[int, int, int]]
+    """Size, inode and time of the last write of each file, from before it was verified."""
 
     @property
     def tokens(self) -> dict[str, NDArray[np.integer]]:
@@ -116,11 +120,43 @@ def open_token_file(
             _prepare(corpus, tokenizer, num_sentinels, settings, work)
             publish(work, folder)
     meta = read_meta(folder)
+    states = _states(folder, meta)
     verify(folder, meta, most=SAMPLE)
     loaded = load_tokenizer(tokenizer, num_sentinels, folder)
     streams = {split: read_stream(folder, split, np.dtype(meta["dtype"]), loaded) for split in SPLITS}
     remove_leftovers(folder.parent)
-    return TokenFile(folder=folder, meta=meta, tokenizer=loaded, streams=streams)
+    opened = TokenFile(folder=folder, meta=meta, tokenizer=loaded, streams=streams, states=states)
+    _opened.add(opened)
+    return opened
+
+
+_opened: weakref.WeakSet[TokenFile] = weakref.WeakSet()
+"""The token files of this run. They must not change: pages are read from the disk when they are needed."""
+
+
+def forget_opened() -> None:
+    """Begin a run: the token files of earlier runs of this process are not its data."""
+    _opened.clear()
+
+
+def verify_opened() -> None:
+    """Verify the token files that were written to since they were opened. Raises DataError.
+
+    A file that was removed has not changed: what is mapped stays.
+    """
+    for file in list(_opened):
+        if not _states(file.folder, file.meta).items() <= file.states.items():
+            verify(file.folder, file.meta)
+
+
+def _states(folder: Path, meta: Meta) -> dict[str, tuple[int, int, int]]:
+    """Return size, inode and time of the last write of each file of ``_sizes`` that exists."""
+    states = {}
+    for name in _sizes(meta):
+        with suppress(OSError):
+            stat = (folder / name).stat()
+            states[name] = stat.st_size, stat.st_ino, stat.st_mtime_ns
+    return states
 
 
 def planned_folder(

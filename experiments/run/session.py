@@ -9,20 +9,21 @@ from __future__ import annotations
 
 import datetime
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 from experiments.config.schema import TrackingConfig
 from experiments.config.structured import PROJECT
-from experiments.config.study import RULES
+from experiments.data.token_file import forget_opened, verify_opened
 from experiments.run import resume_compatibility
-from experiments.run.model_files import PARENT, ModelSpec, model_folder, warn_of_changed_code
+from experiments.run.model_files import PARENT, RECORD, ModelSpec, model_folder, warn_of_changed_code
 from experiments.run.plan import Plan
+from experiments.run.result_parts import opening_lines, planned_result, training_summary
 from experiments.run.settings import Settings
 from experiments.run.summary import closing_lines
-from experiments.runtime.console import Console, clock, count, plural
+from experiments.runtime.console import Console, clock, plural
 from experiments.runtime.device import configure_process, torch_device
 from experiments.runtime.errors import CheckpointError, LockedError, Preempted, RunError, to_run_error
 from experiments.runtime.json_state import read_model
@@ -33,16 +34,13 @@ from experiments.runtime.run_lock import RunLock
 from experiments.runtime.run_status import RunStatus
 from experiments.runtime.secrets import redact
 from experiments.runtime.watchdog import check_progress
-from experiments.tasks.task import Task
 from experiments.tracking.provenance import changed_code, code_hash, code_hashes, late_changes, provenance
 from experiments.tracking.run_files import (
+    TOKENIZER,
     DataSource,
-    InitialModel,
     ParentRun,
     Resume,
     RunResult,
-    TrainingSet,
-    TrainingSummary,
 )
 from experiments.tracking.run_folder import RunFolder
 from experiments.tracking.tracker import RunIdentity, Tracker, derived, open_tracker
@@ -66,6 +64,7 @@ def open_run(settings: Settings) -> Iterator[RunSession | None]:
         Preempted: the run was asked to stop.
     """
     device = torch_device(settings.device.name)
+    forget_opened()
     with ExitStack() as guards:
         collectives.start(device)  # the command that runs it leaves the process group
         if collectives.world_size() == 1:  # several processes end together, between two steps
@@ -90,6 +89,8 @@ def open_run(settings: Settings) -> Iterator[RunSession | None]:
             kernels=settings.device.kernels,
             deterministic=settings.device.deterministic,
         )
+        if collectives.is_rank_zero():
+            folder.guard = lock.check
         session = RunSession(settings, dims, folder, console, lock, signals)
         failure: BaseException | None = None
         try:
@@ -173,14 +174,22 @@ class RunSession:
             BaseException: ``failure``, or that the result cannot be written.
         """
         assert self.trainer is not None
+        assert self.result.resume is not None
         if isinstance(failure, Exception):
             failure = collectives.first_failure(to_run_error(failure))
             changed = late_changes()  # the other processes may be gone
         else:
             changed = sorted({name for names in collectives.run_on_all(late_changes) for name in names})
+        failure = self._verified(self.trainer, failure)
+        if isinstance(failure, LockedError):  # another process writes the result by now
+            self.tracker.close(None, LockedError.exit_code)
+            raise failure
         result = self._final_result(self.trainer, failure)
         self._mark_changed_code(result, changed)
-        failure = store_result(self.folder, result, failure)
+        failure = store_result(self.folder, result, failure, self.console.log)
+        if isinstance(failure, LockedError):
+            self.tracker.close(None, LockedError.exit_code)
+            raise failure
         exit_code = 0 if failure is None else getattr(failure, "exit_code", RunError.exit_code)
         self.tracker.close(result, exit_code)
         if failure is not None:
@@ -194,6 +203,28 @@ class RunSession:
         )
         for line in closing_lines(self.folder.root, result):
             self.console.log(line)
+
+    def _verified(self, trainer: Trainer, failure: BaseException | None) -> BaseException | None:
+        """Return why the run fails: ``failure``, or that lock, data or checkpoint are not what they were."""
+
+        def verify() -> None:
+            self.lock.check()
+            verify_opened()
+            saved = checkpoint.newest_step(self.folder.checkpoints)
+            if failure is None and saved != trainer.state.step:
+                raise CheckpointError(
+                    f"{self.folder.checkpoints}: the checkpoint of step {trainer.state.step} was removed "
+                    "while the run was evaluated: the same command trains again what is lost"
+                )
+
+        try:
+            if failure is None or isinstance(failure, Preempted):
+                collectives.run_on_rank_zero(verify)
+            elif collectives.is_rank_zero():
+                verify()  # the others may be gone
+        except RunError as error:
+            return error
+        return failure
 
     def _mark_changed_code(self, result: RunResult, changed: list[str]) -> None:
         """Record that modules were edited after the code was hashed and before they were imported."""
@@ -275,56 +306,6 @@ def session_threads(settings: Settings, folder: RunFolder) -> int | None:
     return min(begun.device.threads, usable_threads())
 
 
-def opening_lines(
-    settings: Settings, run_plan: Plan, training_set: TrainingSet | None, kernels: dict[str, str]
-) -> list[str]:
-    """Return what a run prints before it trains: size, cost, data, kernels."""
-    matched, cost = run_plan.matched, run_plan.cost
-    lines = [
-        f"{cost.parameters.body:,} parameters without embedding and head, "
-        f"{count(cost.flops_per_token)} FLOPs per token; "
-        f"{matched.words}; {settings.folder}"
-    ]
-    lines += [f"warning: {line}" for line in matched.config.warnings]
-    if run_plan.task.note is not None:
-        lines.append(f"note: {run_plan.task.note}")
-    if training_set is not None:
-        fractions = [
-            f"{'not compared' if fraction is None else f'{fraction:.1%}'} of {split}"
-            for split, fraction in training_set.overlap.items()
-        ]
-        lines.append(f"training set: {training_set.examples:,} examples; in it: {', '.join(fractions)}")
-    if kernels:
-        lines.append("kernels: " + ", ".join(f"{part}: {path}" for part, path in kernels.items()))
-    return lines
-
-
-def planned_result(settings: Settings, run_plan: Plan) -> RunResult:
-    """Return what is known of the result before the run folder is written."""
-    task, source = run_plan.task, settings.init_from
-    result = RunResult(
-        format=1,
-        key=settings.key,
-        study=settings.study.name,
-        cell=settings.cell,
-        digest=settings.digest,
-        seed=settings.seed,
-        **asdict(settings.names),
-        rules=RULES,
-        **dict(run_plan.cost),
-        fingerprint=task.fingerprint,
-        message=None,
-        metrics=[],
-    )
-    if (training_set := describe_training_set(task)) is not None:
-        result.training_set = training_set
-    if task.note is not None:
-        result.data_note = task.note
-    if source is not None:
-        result.initial = InitialModel(path=str(source.path), fingerprint=source.fingerprint)
-    return result
-
-
 def begin_record(
     settings: Settings,
     run_plan: Plan,
@@ -355,6 +336,7 @@ def begin_record(
         spec.write(folder.root)
         if run_plan.task.tokenizer is not None:
             run_plan.task.tokenizer.save(folder.root)
+        folder.keep(RECORD, PARENT, TOKENIZER)
     except OSError as error:
         raise CheckpointError(f"{settings.folder}: the run folder cannot be written: {error}") from error
     return now.resume.tree()
@@ -366,8 +348,8 @@ def check_one_code(modules: Iterable[str]) -> None:
     if len(set(hashes)) > 1:
         ranks = [rank for rank, value in enumerate(hashes) if value != hashes[0]]
         raise RunError(
-            f"process {ranks[0]} has imported other code than process 0: a file was edited while they started, "
-            "or their machines have different versions; start the run again"
+            f"process {ranks[0]} has imported other code than process 0: a file was edited while they "
+            "started, or their machines have different versions; start the run again"
         )
 
 
@@ -383,44 +365,25 @@ def code_modules(settings: Settings) -> list[str]:
     return [cls.__module__ for cls in classes] + ([schedule] if "." in schedule else [])
 
 
-OVERLAP_EXAMPLES = 2000
-"""Held-out examples that are compared with a finite training set."""
+def restore(folder: RunFolder, result: RunResult, log: Callable[[str], object]) -> None:
+    """Write files again that were changed while the run trained; a changed metrics.jsonl is recorded."""
+    for name in folder.restore():
+        log(f"warning: {folder.root / name} was changed or removed while the run trained: written again")
+    if folder.has_other_rows:
+        log(f"warning: {folder.metrics} was changed while the run trained: the result is marked as not exact")
+        resume = result.resume or Resume(sittings=1, exact=True, changed={})
+        changed = {**resume.changed, "metrics.jsonl": ["as written", "other rows"]}
+        result.resume = resume.model_copy(update={"exact": False, "changed": changed})
 
 
-def describe_training_set(task: Task) -> TrainingSet | None:
-    """Return the size of a generated task's finite training set, and its overlap; None for any other task."""
-    size = task.num_examples("train")
-    if size is None or task.num_examples("test") is not None:
-        return None
-    overlap = {split: task.overlap(split, OVERLAP_EXAMPLES) for split in ("validation", "test")}
-    return TrainingSet(examples=size, overlap=overlap)
-
-
-def training_summary(trainer: Trainer, peak: int) -> TrainingSummary:
-    """Return the ``training`` section of result.json; ``peak`` is the peak memory in bytes."""
-    state, examples = trainer.state, trainer.task.num_examples("train")
-    return TrainingSummary(
-        steps=state.step,
-        tokens=state.tokens,
-        flops=state.flops,
-        epochs=None if examples is None else state.step * trainer.batch_size / examples,
-        seconds=state.seconds,
-        device_seconds=state.device_seconds,
-        tokens_per_second=state.tokens / state.seconds if state.seconds else None,
-        compile_seconds=state.compile_seconds,
-        data_share=state.data_seconds / state.seconds if state.seconds else None,
-        peak_memory_bytes=peak,
-        micro_batch_size=trainer.micro_batcher.size,
-        skipped_steps=state.anomalies.skipped,
-        loss_spikes=state.anomalies.spikes,
-    )
-
-
-def store_result(folder: RunFolder, result: RunResult, error: BaseException | None) -> BaseException | None:
+def store_result(
+    folder: RunFolder, result: RunResult, error: BaseException | None, log: Callable[[str], object]
+) -> BaseException | None:
     """Write the result. Return the error the run ends with: ``error``, or that nothing can be written."""
 
     def write() -> None:
         try:
+            restore(folder, result, log)
             folder.finish(result)
         except OSError as failure:
             raise CheckpointError(f"{folder.root}: the result cannot be written: {failure}") from failure

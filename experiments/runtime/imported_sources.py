@@ -46,7 +46,7 @@ _PREFIXES = tuple({f"{folder}{os.sep}" for folder in INSTALLED} | {f"{path}{os.s
 
 def begin() -> None:
     """Record the modules that are imported from now on, and those that were imported already."""
-    SourceFileLoader.get_code = _recorded_code  # type: ignore[method-assign]
+    SourceFileLoader.get_code = _recorded_code  # type: ignore[method-assign, assignment]
     for name, module in list(sys.modules.items()):
         file = getattr(getattr(module, "__spec__", None), "origin", None)
         if isinstance(file, str) and file.endswith(".py") and _is_recorded(name, file):

@@ -46,6 +46,8 @@ class RunLock:
         self.holder = {"token": uuid.uuid4().hex, **_self()}
         self._done = threading.Event()
         self._made: list[Path] = []
+        self._inode = 0
+        """Of the lock file: a copy of the folder in its place has another one."""
 
     def __enter__(self) -> RunLock:
         try:
@@ -81,7 +83,14 @@ class RunLock:
     def held(self) -> bool:
         """False if another process has taken it over, which happens if this one was suspended for long."""
         holder = _read(self.path)
-        return holder is not None and holder.get("token") == self.holder["token"]
+        return holder is not None and holder["token"] == self.holder["token"] and not self._is_copy
+
+    @property
+    def _is_copy(self) -> bool:
+        try:
+            return self.path.stat().st_ino != self._inode
+        except OSError:
+            return True
 
     def check(self) -> None:
         """Raises LockedError if the lock was lost, so that further writes are not allowed."""
@@ -92,7 +101,13 @@ class RunLock:
                 f"{self.path}: was removed while this process held it, so that another may have written this "
                 "run: this process stops; the same command continues from the last checkpoint"
             )
-        raise LockedError(f"{_describe(self.folder, _read(self.path))}. This one stood still and stops")
+        holder = _read(self.path)
+        if holder is not None and holder["token"] == self.holder["token"]:
+            raise LockedError(
+                f"{self.folder}: was replaced by a copy while this process wrote to it: this process stops; "
+                "the same command continues from the last checkpoint"
+            )
+        raise LockedError(f"{_describe(self.folder, holder)}. This one stood still and stops")
 
     def _make(self) -> bool:
         try:
@@ -101,6 +116,7 @@ class RunLock:
             return False
         with os.fdopen(descriptor, "w") as file:
             file.write(json.dumps(self.holder, indent=1) + "\n")
+            self._inode = os.fstat(descriptor).st_ino
         return True
 
     def _remove(self, stale: dict[str, Any] | None) -> None:

@@ -24,14 +24,14 @@ import json
 import math
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from omegaconf import OmegaConf
 
-from experiments.runtime.atomic_io import plain, write_json, write_text
+from experiments.runtime.atomic_io import plain, write_bytes, write_json, write_text
 from experiments.runtime.errors import CheckpointError
 from experiments.runtime.json_state import read_model
 from experiments.runtime.run_status import FINAL
@@ -87,6 +87,10 @@ class RunFolder:
         self._running: Any = None
         """Running hash of the rows that were written to metrics.jsonl, not of the content of the file."""
         self._bytes = self._rows = 0
+        self.guard: Callable[[], object] = lambda: None
+        """Called before each write; raises LockedError if another process may write the run by now."""
+        self._written: dict[str, bytes] = {}
+        """Files that were written once and must not change while the run trains, by name."""
 
     def result(self, *, anywhere: bool = False) -> RunResult | None:
         """Return the result, or None while the run has not ended.
@@ -134,17 +138,41 @@ class RunFolder:
         """Create the folder, and write configuration and provenance."""
         if not self.writes:
             return
+        self.guard()
         self.root.mkdir(parents=True, exist_ok=True)
         write_text(self.root / "config.yaml", OmegaConf.to_yaml(OmegaConf.create(redact(config))))
         write_json(self.root / "provenance.json", redact(provenance.tree()))
+        self.keep("config.yaml", "provenance.json")
         (self.root / "result.json").unlink(missing_ok=True)
         for leftover in self.root.glob(".*.tmp"):  # of a writer that was killed
             leftover.unlink(missing_ok=True)
 
+    def keep(self, *names: str) -> None:
+        """Remember the content of files that were written now, for ``restore``."""
+        for name in names:
+            if (path := self.root / name).is_file():
+                self._written[name] = path.read_bytes()
+
+    def restore(self) -> list[str]:
+        """Write the files again that were changed or removed since they were written. Return their names."""
+        self.guard()
+        changed = [name for name, content in self._written.items() if _content(self.root / name) != content]
+        for name in changed:
+            write_bytes(self.root / name, self._written[name])
+        return changed
+
+    @property
+    def has_other_rows(self) -> bool:
+        """Return True if metrics.jsonl is not what was written to it."""
+        if self._running is None:
+            return False
+        return hashlib.sha256(_content(self.metrics) or b"").digest() != self._running.digest()
+
     def log(self, row: MetricRow) -> None:
-        """Append a row to metrics.jsonl."""
+        """Append a row to metrics.jsonl. Raises LockedError if another process may write the run."""
         if not self.writes:
             return
+        self.guard()
         line = (json.dumps(plain(row.tree()), allow_nan=False) + "\n").encode()
         self._begin_hash()
         with self.metrics.open("ab") as file:
@@ -202,6 +230,7 @@ class RunFolder:
         """Remove the rows after ``step``, which will be repeated, and an incomplete row of a crash."""
         if not self.writes:
             return
+        self.guard()
         for path in self.routing.glob("step-*.safetensors"):
             if int(path.stem.removeprefix("step-")) > step:
                 path.unlink()
@@ -214,6 +243,7 @@ class RunFolder:
     def finish(self, result: RunResult) -> None:
         """Write the result, with the hashes of the other files and its checksum."""
         if self.writes:
+            self.guard()
             self.write_result(redact(result.tree()))
 
     def write_result(self, tree: dict[str, Any]) -> None:
@@ -228,6 +258,14 @@ class RunFolder:
                 files[name] = file_record(path.read_bytes()).tree()
         content = {**tree, "files": files}
         write_json(self.root / "result.json", {**content, "checksum": checksum(content)})
+
+
+def _content(path: Path) -> bytes | None:
+    """Return the content of a file; None if it cannot be read."""
+    try:
+        return path.read_bytes() if path.is_file() else None
+    except OSError:
+        return None
 
 
 @dataclass(frozen=True, kw_only=True)
