@@ -93,7 +93,8 @@ class BudgetConfig:
     it (``batch_size=null batch_tokens=524288``): full sequences with about this many tokens in total."""
     micro_batch_size: int | str | None = None
     """Sequences for each forward pass; null for all of them, ``auto`` for as many as fit: it is halved
-    if memory runs out. Changes memory, not results."""
+    if memory runs out. Changes memory, and results by rounding only; but dropout, stochastic depth and router
+    jitter are drawn for each of them, so with these it acts like another seed."""
 
     def __post_init__(self) -> None:
         if self.tokens < 1 or self.batch_size < 1:

@@ -250,6 +250,10 @@ class RunSession:
         if trainer.state.fallbacks:
             assert result.resume is not None
             result.resume.fallbacks = trainer.state.fallbacks
+        if len(sizes := trainer.state.random_sizes) > 1:
+            assert result.resume is not None
+            result.resume.exact = False
+            result.resume.changed["micro_batch_size"] = [sizes[0], sizes[-1]]
         result.training = training_summary(trainer, peak)
         result.finished_at = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         return result

@@ -101,7 +101,8 @@ def to_run_error(failure: Exception) -> RunError:
         return failure
     if is_out_of_memory(failure):
         return OutOfMemoryError(
-            f"out of memory: {failure}; halve budget.micro_batch_size, which changes memory and not results"
+            f"out of memory: {failure}; halve budget.micro_batch_size, which changes memory, and "
+            "results only with dropout"
         )
     if isinstance(failure, OSError) and not isinstance(failure, ConnectionError):
         return CheckpointError(f"storage fails: {failure}; make room, or choose another place with runs=")

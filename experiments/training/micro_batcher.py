@@ -41,14 +41,15 @@ class MicroBatcher:
                 if not self.alone:
                     raise OutOfMemoryError(
                         f"out of memory in one of several processes, with {self.size} sequences at once in "
-                        f"each: {reason}; set budget.micro_batch_size lower, which changes memory and not "
-                        "results"
+                        f"each: {reason}; set budget.micro_batch_size lower, which changes memory, and "
+                        "results only with dropout"
                     ) from error
             else:
                 if tried and not self.auto:
                     raise OutOfMemoryError(
                         f"out of memory with {tried[0]} sequences at once: {reason}; {self.size} fit: set "
-                        f"budget.micro_batch_size={self.size} (or auto), which changes memory and not results"
+                        f"budget.micro_batch_size={self.size} (or auto), which changes memory, and "
+                        "results only with dropout"
                     )
                 return result
             # After the handler, so that its traceback no longer references tensors of the failed attempt.

@@ -76,6 +76,8 @@ class Trainer:
         self.folder, self.tracker, self.console = folder, tracker, console
         self.interruptions, self.lock = interruptions, lock
         self.clock = ActiveClock()
+        self._known_sizes = set[int]()
+        """Micro-batch sizes of which it is known whether the model draws random numbers."""
         self.flops_per_token = flops_per_token
         self.device = next(self.model.parameters()).device
         self.parameters = list(self.model.parameters())
@@ -259,6 +261,7 @@ class Trainer:
             torch.default_generator.manual_seed(seed)  # torch.manual_seed needs 0.3 ms, to format the stack
         else:
             torch.manual_seed(seed)
+        unused = None if size in self._known_sizes else random_state(self.device)
         local_rows = len(view.tokens_BT)
         rows = local_rows * self.strategy.dims.data
         total = torch.zeros((), dtype=torch.float64, device=self.device)
@@ -267,6 +270,10 @@ class Trainer:
                 loss = self.strategy.loss(view.rows(start, start + size), count, rows)
                 loss.backward()
             total += loss.detach()
+        if unused is not None:
+            self._known_sizes.add(size)
+            if not torch.equal(unused, random_state(self.device)) and size not in self.state.random_sizes:
+                self.state.random_sizes.append(size)
         self.strategy.finish_gradients()
         return total
 
@@ -346,6 +353,11 @@ class Trainer:
             self.saver.save(self.state.step, self.model, self.optimizer, state, last=is_last)
         if wait:
             self.saver.wait()
+
+
+def random_state(device: torch.device) -> Tensor:
+    """Return the state of the generator that dropout draws from."""
+    return torch.default_generator.get_state() if device.type == "cpu" else torch.cuda.get_rng_state(device)
 
 
 BLOCK_TOKENS = 2**18

@@ -33,6 +33,10 @@ class TrainState:
     fallbacks: list[str] = field(default_factory=list)
     """Damaged checkpoints that were replaced by an older one, each with its reason."""
 
+    random_sizes: list[int] = field(default_factory=list)
+    """Micro-batch sizes of steps in which the model drew random numbers, such as dropout. They are drawn for
+    a micro-batch, so another size gives other numbers."""
+
     @classmethod
     def restore(cls, saved: dict[str, Any]) -> TrainState:
         """Return the state that ``dataclasses.asdict`` gave. Raises TypeError for one with other keys."""
