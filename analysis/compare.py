@@ -35,14 +35,10 @@ from analysis.load.study import load_history, load_study
 from analysis.report.page import Findings, find, render_page
 from analysis.speed.rows import load_all_modes
 from analysis.stats.arms import study_setting
-from analysis.stats.capacity import capacity_frame, rungs
-from analysis.stats.comparisons import comparisons
-from analysis.stats.compute.decision_accuracy import decision_accuracy
-from analysis.stats.compute.multipliers import compute_multipliers
+from analysis.stats.capacity import capacity_frame
+from analysis.stats.computed import Computed
 from analysis.stats.targets.steps_to_loss import with_steps
-from analysis.stats.text_slices import slice_table
-from analysis.stats.versus_baseline import with_differences
-from analysis.stats.warnings import study_warnings, with_warnings
+from analysis.stats.warnings import with_warnings
 from analysis.tables.compute import over_compute
 from analysis.tables.headings import study_name
 from analysis.tables.latex import render_latex
@@ -92,6 +88,7 @@ class Comparison:
     frame: pd.DataFrame
     history: pd.DataFrame
     page: Findings
+    computed: Computed
 
     @property
     def folder(self) -> Path:
@@ -113,7 +110,7 @@ def prepare(config: CompareConfig) -> Comparison:
         frame = with_baseline(frame, config.baseline)
     speed = load_all_modes(Path(config.speed)) if config.speed else None
     page = find(frame, history, speed)
-    return Comparison(config=config, frame=frame, history=history, page=page)
+    return Comparison(config=config, frame=frame, history=history, page=page, computed=Computed(frame))
 
 
 def with_baseline(frame: pd.DataFrame, name: str) -> pd.DataFrame:
@@ -140,37 +137,40 @@ def stored_frame(path: Path) -> pd.DataFrame:
 
 def publish(comparison: Comparison) -> None:
     """Write the files of a study into its folder, then print its tables."""
-    grid, warnings = task_grid(comparison.frame), study_warnings(comparison.frame)
+    computed = comparison.computed
+    grid, warnings = task_grid(comparison.frame), computed.warnings
     contents = table_files(comparison, warnings) | figure_files(comparison)
     if not grid.empty:
         contents["task_grid.csv"] = csv_text(with_warnings(grid, warnings))
         contents["task_grid.md"] = grid_markdown(grid, warnings)
-    if not (multipliers := compute_multipliers(comparison.frame)).empty:
-        contents["compute.csv"] = csv_text(with_warnings(multipliers, warnings))
-    if not (ladders := rungs(comparison.frame)).empty:
+    if not computed.multipliers.empty:
+        contents["compute.csv"] = csv_text(with_warnings(computed.multipliers, warnings))
+    if not (ladders := computed.ladders).empty:
         contents["capacity.csv"] = csv_text(with_warnings(capacity_frame(ladders), warnings))
         for name, figure in capacity_figures(ladders).items():
             for kind in ("svg", "png"):
                 contents[f"capacity_{name}.{kind}"] = figure_bytes(figure, kind)
-    if not (decisions := decision_accuracy(comparison.frame)).empty:
-        contents["decision_accuracy.csv"] = csv_text(with_warnings(decisions, warnings))
+    if not computed.decisions.empty:
+        contents["decision_accuracy.csv"] = csv_text(with_warnings(computed.decisions, warnings))
     for name, content in contents.items():
         write(comparison.folder / name, content)
     print_tables(comparison, grid)
     page, *others = sorted(contents, key=lambda name: not name.endswith(".html"))
     print(f"wrote {comparison.folder / page}")
     table_console().print(wrapped(f"beside it: {', '.join(others)}"))
-    for answer in over_compute(comparison.frame):  # again, as the last lines of a terminal are read first
+    for answer in over_compute(
+        comparison.frame, computed.multipliers
+    ):  # again, as the last lines of a terminal are read first
         table_console().print(wrapped(f"\n{answer}"))
 
 
 def print_tables(comparison: Comparison, grid: pd.DataFrame) -> None:
     """Print the tables of a study, and that of all its tasks where it has several."""
-    frame, wide, console = comparison.frame, comparison.config.wide, table_console()
+    computed, wide, console = comparison.computed, comparison.config.wide, table_console()
     if console.is_terminal:
-        console.print(study_text(frame, wide=wide), crop=False)
+        console.print(study_text(computed, wide=wide), crop=False)
     else:
-        print(render_tables(frame, wide=wide))
+        print(render_tables(computed.frame, wide=wide, computed=computed))
     if not grid.empty and grid["task"].nunique() > 1:
         for part in (part for tasks in terminal_grids(grid) for part in grid_parts(tasks)):
             console.print(part)
@@ -178,17 +178,17 @@ def print_tables(comparison: Comparison, grid: pd.DataFrame) -> None:
 
 def table_files(comparison: Comparison, warnings: list[str]) -> dict[str, str | bytes]:
     """Return the contents of the tables of a study, by the name of the file."""
-    frame = comparison.frame
-    results, arms = with_warnings(frame, warnings), with_warnings(with_differences(frame), warnings)
+    frame, computed = comparison.frame, comparison.computed
+    results, arms = with_warnings(frame, warnings), with_warnings(computed.arms, warnings)
     return {
         "results.csv": csv_text(results),
         "results.parquet": parquet(results),
         "table.csv": csv_text(arms),
-        "table.md": render_markdown(frame, wide=comparison.config.wide),
-        "table.tex": render_latex(frame),
-        "pairs.csv": csv_text(with_warnings(comparisons(frame), warnings)),
-        "slices.csv": csv_text(with_warnings(slice_table(frame), warnings)),
-        "compare.html": render_page(frame, comparison.history, comparison.page),
+        "table.md": render_markdown(frame, wide=comparison.config.wide, computed=computed),
+        "table.tex": render_latex(frame, computed),
+        "pairs.csv": csv_text(with_warnings(computed.pairs, warnings)),
+        "slices.csv": csv_text(with_warnings(computed.slices, warnings)),
+        "compare.html": render_page(frame, comparison.history, comparison.page, computed),
     }
 
 

@@ -5,8 +5,10 @@ python benchmarks/text_speed.py --rounds 40 --output benchmarks/results/text_spe
 
 Training seconds of a study also measure the other work of the machine. Here the models of a budget take turns
 step by step in one process, with the full step of the trainer, their tuned number of tokens per step, and the
-same training FLOPs per token. So the ratio of tokens per second, times a multiplier in FLOPs, is the
-multiplier in time. A second is one of the processor, which other work disturbs less.
+same training FLOPs per token. The tokens of a budget over this speed are its seconds, over which the
+baseline's curve is inverted for the multiplier in time. A second is one of the processor, which other work
+disturbs less. The largest budget has the baseline only, beside itself at the budget before: from their ratio
+follows its speed on another machine.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ from architectures.kernels import pointwise
 
 BUDGETS = {
     4e10: ("laptop", "a"), 1.3e11: ("laptop", "b"), 4e11: ("laptop", "c"), 1.3e12: ("cpu_text", "d"),
-    4e12: ("cpu_text", "e"),
+    4e12: ("cpu_text", "e"), 1.3e13: ("cpu_text", "f"),
 }  # fmt: skip
 """Study and ``study.values.rung`` of each budget, by its FLOPs."""
 BASELINE = "decoder"
@@ -38,6 +40,9 @@ MODELS = {
     "kda": ("kda", "kda"), "moe": ("moe", "moe"), "s4": ("s4", "s4"),
 }  # fmt: skip
 """Variant and backbone of each model."""
+LARGEST = 1.3e13
+"""The budget of the baseline alone."""
+BEFORE = 4e12
 NOT_RUN = {
     (model, flops)
     for model in ("mamba2", "gated_deltanet", "kda", "moe", "s4")
@@ -74,17 +79,26 @@ def harness(flops: float, model: str, folder: str, stack: ExitStack) -> Harness:
     return trained
 
 
+def timed(flops: float) -> list[tuple[str, float]]:
+    """Return the models and budgets that take turns, the baseline first."""
+    if flops == LARGEST:
+        return [(BASELINE, BEFORE), (BASELINE, LARGEST)]
+    return [(model, flops) for model in MODELS if (model, flops) not in NOT_RUN]
+
+
 def measure(flops: float, rounds: int) -> list[Speed]:
     """Return the speed of each model at a budget; they take turns step by step."""
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack, silence():
-        models = [model for model in MODELS if (model, flops) not in NOT_RUN]
-        loops = {model: harness(flops, model, folder, stack) for model in models}
-        times = take_turns(loops, rounds, BLOCK)
+        loops = {
+            f"{model} {of:g}": (harness(of, model, f"{folder}/{of:g}", stack), model, of)
+            for model, of in timed(flops)
+        }
+        times = take_turns({name: loop for name, (loop, _, _) in loops.items()}, rounds, BLOCK)
     found = []
-    for model, loop in loops.items():
-        tokens, processor = loop.trainer.tokens_per_step, times[model][:, :, 1].sum(axis=1)
+    for name, (loop, model, of) in loops.items():
+        tokens, processor = loop.trainer.tokens_per_step, times[name][:, :, 1].sum(axis=1)
         quartiles = np.percentile(tokens * BLOCK / processor, (25, 50, 75)).tolist()
-        found.append(Speed(model=model, flops=flops, tokens_per_step=tokens, quartiles=quartiles))
+        found.append(Speed(model=model, flops=of, tokens_per_step=tokens, quartiles=quartiles))
     return found
 
 

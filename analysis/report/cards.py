@@ -13,6 +13,7 @@ from analysis.figures.style import styles
 from analysis.load.arm_names import split_name
 from analysis.load.descriptions import description
 from analysis.load.scale_order import TASK_SCALE, scale_groups, task_label
+from analysis.stats.trusted_speeds import with_trusted_speeds
 from analysis.tables.format import flops, seconds, si, size
 
 FACTS = {
@@ -66,6 +67,7 @@ class Card:
 def cards(frame: pd.DataFrame, history: pd.DataFrame) -> list[Card]:
     """Return a card for each model of a study, in alphabetical order."""
     look, losses = styles(frame), mean_losses(frame, history)
+    frame = with_trusted_speeds(frame)
     return [
         Card(
             name=str(arm), colour=look[str(arm)]["color"],

@@ -41,15 +41,13 @@ from analysis.speed.curves import roof_notes, roofline_grid, speed_curves
 from analysis.speed.panels import largest_curves, largest_grid, memory_curves, sampling_curves
 from analysis.speed.rows import given
 from analysis.stats.arms import matched_line
-from analysis.stats.capacity import rungs
-from analysis.stats.comparisons import comparisons
+from analysis.stats.computed import Computed
 from analysis.stats.extra_tests import published
 from analysis.stats.learning_rates.sensitivity import rate_notes, rate_optima, rate_runs
 from analysis.stats.ranking.ranks import baseline_gains, levels_reached
 from analysis.stats.run_costs import cost_grid, stability_grid
 from analysis.stats.targets.performance_profile import lines
 from analysis.stats.text_slices import slice_table
-from analysis.stats.versus_baseline import with_differences
 from analysis.tables.compute import compute_answers
 from analysis.tables.format import flops
 from analysis.tables.headings import counts_line, joined_lines, study_name, verdict
@@ -128,16 +126,21 @@ def scaling_fits(frame: pd.DataFrame, history: pd.DataFrame) -> dict[str, Fit]:
     return {}
 
 
-def render_page(frame: pd.DataFrame, history: pd.DataFrame, content: Findings | None = None) -> str:
+def render_page(
+    frame: pd.DataFrame,
+    history: pd.DataFrame,
+    content: Findings | None = None,
+    computed: Computed | None = None,
+) -> str:
     """Return the report of a study as HTML text; ``content`` is the result of ``find``."""
-    content = content or find(frame, history)
+    content, computed = content or find(frame, history), computed or Computed(frame)
     style, script = (Markup((HERE / name).read_text(encoding="utf-8")) for name in ("page.css", "page.js"))
     return environment(HERE / "templates").get_template("page.html.j2").render(
         policy=POLICY, axes=list(AXES.values()), likelihood_types=LIKELIHOOD_TYPES,
         style=style, script=script, plotly=_packed_plotly(),
         plots={name: figure and plot_json(figure) for name, figure in content.figures.items()},
         needs=needs(frame, history, [name for name, figure in content.figures.items() if figure is None]),
-        **_summary(frame), **_sections(frame, history, content),
+        **_summary(computed), **_sections(computed, history, content),
     )  # fmt: skip
 
 
@@ -160,12 +163,12 @@ class Switch:
     """Of the traces of figures: a list in JSON."""
 
 
-def _summary(frame: pd.DataFrame) -> dict[str, object]:
+def _summary(computed: Computed) -> dict[str, object]:
     """Return the values above the first section."""
-    arms = with_differences(frame)
+    frame, arms = computed.frame, computed.arms
     all_panels = panels(arms, frame)
     of_panels = [panel.answer for panel in all_panels]
-    others = [*compute_answers(frame), *(answer(line) for line in answers(arms))]
+    others = [*compute_answers(frame, computed.multipliers), *(answer(line) for line in answers(arms))]
     others = [found for found in others if found not in of_panels]
     return {
         "study": study_name(frame),
@@ -178,7 +181,7 @@ def _summary(frame: pd.DataFrame) -> dict[str, object]:
         "hours": f"{frame['training_seconds'].sum() / 3600:.2f}",
         "flops": flops(frame["training_flops"].sum()),
         "matched": matched_line(frame),
-        "warnings": tables.warning_groups(frame),
+        "warnings": tables.warning_groups(computed),
         "switches": switches(frame),
     }
 
@@ -203,8 +206,9 @@ def switches(frame: pd.DataFrame) -> list[Switch]:
     ]
 
 
-def _sections(frame: pd.DataFrame, history: pd.DataFrame, content: Findings) -> dict[str, object]:
+def _sections(computed: Computed, history: pd.DataFrame, content: Findings) -> dict[str, object]:
     """Return the tables and notes of all sections."""
+    frame = computed.frame
     image, speed = against_figure(frame), content.speed
     task_scales = [(str(task), str(scale)) for (task, scale), _ in scale_groups(frame)]
     measured: dict[str, object] = {"measured": False}
@@ -217,20 +221,18 @@ def _sections(frame: pd.DataFrame, history: pd.DataFrame, content: Findings) -> 
             "largest_batch_table": largest_grid(speed),
         }
     return measured | {
-        "task_tables": tables.task_tables(frame),
+        "task_tables": tables.task_tables(computed),
         "cards": cards(frame, history),
         "further_tables": [grid for names in task_scales for grid in more_tables(frame, *names)],
-        "slice_tables": list(slice_grids(slice_table(frame))),
-        "tables_over_tasks": grids_over_tasks(frame),
+        "slice_tables": list(slice_grids(computed.slices)),
+        "tables_over_tasks": grids_over_tasks(computed),
         "stability_table": stability_grid(frame, history),
         "cost_table": cost_grid(frame),
         "speed_commands": speed_commands(frame),
         "run_table": tables.run_table(frame),
         "config_tables": tables.config_tables(frame),
         "provenance": tables.provenance(frame),
-        "pairs": [
-            f"{task_label(p['task'], p['scale'])}: {verdict(p)}" for _, p in comparisons(frame).iterrows()
-        ],
+        "pairs": [f"{task_label(p['task'], p['scale'])}: {verdict(p)}" for _, p in computed.pairs.iterrows()],
         "rate_notes": rate_notes(rate_optima(rate_runs(frame))),
         "laws": [
             f"{line}: E {law.show(lambda law: law.E)}, a in N* ~ C^a {law.show(lambda law: law.exponent)}. "
@@ -238,14 +240,14 @@ def _sections(frame: pd.DataFrame, history: pd.DataFrame, content: Findings) -> 
             for line, law in content.laws.items()
         ],
         "against": None if image is None else inline_svg(image.decode()),
-        "capacities": _capacities(frame),
+        "capacities": _capacities(computed.ladders),
         "published": published(frame),
     }
 
 
-def _capacities(frame: pd.DataFrame) -> list[Markup]:
+def _capacities(ladders: pd.DataFrame) -> list[Markup]:
     """Return the figure of each ladder of the study."""
-    if (ladders := rungs(frame)).empty:
+    if ladders.empty:
         return []
     from analysis.figures.files import figure_bytes  # imports Matplotlib, which is slow
 

@@ -9,10 +9,8 @@ import pandas as pd
 from analysis.figures.style import styles
 from analysis.load.arm_names import config_differences
 from analysis.load.scale_order import TASK_SCALE, scale_groups, task_label
-from analysis.stats.comparisons import comparisons
+from analysis.stats.computed import Computed
 from analysis.stats.grid import Grid
-from analysis.stats.versus_baseline import with_differences
-from analysis.stats.warnings import study_warnings
 from analysis.tables.body import REFERENCES, table_rows
 from analysis.tables.columns import VERDICT, Column, table_columns
 from analysis.tables.headings import held_equal, how_compared, item_line, scored_line, title
@@ -59,9 +57,9 @@ class TaskTables:
     costs: Grid
 
 
-def task_tables(frame: pd.DataFrame) -> list[TaskTables]:
+def task_tables(computed: Computed) -> list[TaskTables]:
     """Return the tables of each task and scale, with all columns."""
-    arms, pairs = with_differences(frame), comparisons(frame)
+    frame, arms, pairs = computed.frame, computed.arms, computed.pairs
     colours = {arm: look["color"] for arm, look in styles(frame).items()}
     tables = []
     for (task, scale), rows in scale_groups(arms):
@@ -109,11 +107,11 @@ def _score_rows(rows: pd.DataFrame, columns: list[Column], colours: dict[str, st
     return score_rows
 
 
-def warning_groups(frame: pd.DataFrame) -> list[tuple[str, list[str]]]:
+def warning_groups(computed: Computed) -> list[tuple[str, list[str]]]:
     """Return the warnings of a study by the task that they are about; those about the study come first."""
-    labels = [task_label(task, scale) for (task, scale), _ in scale_groups(frame)]
+    labels = [task_label(task, scale) for (task, scale), _ in scale_groups(computed.frame)]
     groups: dict[str, list[str]] = {"": [], **{label: [] for label in labels}}
-    for warning in study_warnings(frame):
+    for warning in computed.warnings:
         label, _, text = warning.partition(": ")
         groups[label if label in labels else ""].append(text if label in labels else warning)
     return [(label or "the study", warnings) for label, warnings in groups.items() if warnings]

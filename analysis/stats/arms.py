@@ -20,6 +20,7 @@ import pandas as pd
 from analysis.load.run_record import NUMBERS
 from analysis.load.scale_order import scale_groups
 from analysis.stats.intervals import Estimate, binomial_error, is_share, mean_interval, share_interval
+from analysis.stats.trusted_speeds import with_trusted_speeds
 from experiments.tasks.metrics import LIKELIHOOD_TYPES, Reference
 
 AXIS_WORDS = {
@@ -42,6 +43,14 @@ BELOW = "; "
 """Separator of the names of reference lines in the columns ``below`` and ``no_better_than``."""
 
 
+USED = {
+    "task", "scale", "arm", "cell", "digest", "backbone", "objective", "likelihood", "metric", "unit",
+    "direction", "status", "seed", "message", "fingerprint", "references", "score", "score_items",
+    "score_clusters", "score_standard_error", "solved", "allow_mixed", *NUMBERS,
+}  # fmt: skip
+"""Columns of the frame that ``arm_table`` reads."""
+
+
 def finished(frame: pd.DataFrame) -> pd.Series:
     """Return True for the runs that are complete and have a finite score."""
     return (frame["status"] == "complete") & frame["score"].map(math.isfinite)
@@ -60,11 +69,15 @@ def arm_table(frame: pd.DataFrame) -> pd.DataFrame:
     and of their clusters); ``solved_from`` (``study.solved``); ``below`` (the arm's reference
     lines that its mean does not beat), ``no_better_than`` (the trivial baselines among
     them, with their scores), ``learned`` (True if there are none of the latter); and the means of
-    the number columns of ``load_study``.
+    the number columns of ``load_study``; measured times are NaN where other work disturbed the runs.
     Arms are sorted by likelihood type, then score, the best first. If types are mixed,
     they are sorted by score only, and ``mixed`` lists the types.
     """
     rows = []
+    frame = with_trusted_speeds(frame)
+    # Groups of a frame with all columns take several times as long, and so do those of Arrow's texts.
+    frame = frame[[column for column in frame if column in USED]]
+    frame = frame.astype({name: object for name, kind in frame.dtypes.items() if str(kind) == "str"})
     for (task, scale), group in scale_groups(frame):
         mixed = mixed_likelihoods(group)
         arms = sorted(

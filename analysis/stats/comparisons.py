@@ -34,7 +34,7 @@ UNLEARNED = "none of these has learned the task"
 """Reason if neither model beats the reference lines that need no learning."""
 
 
-def comparisons(frame: pd.DataFrame) -> pd.DataFrame:
+def comparisons(frame: pd.DataFrame, arms: pd.DataFrame | None = None) -> pd.DataFrame:
     """Return the verdicts between models of one task, scale and likelihood type; columns: ``COLUMNS``.
 
     The family, over which p-values and intervals are corrected, is every model against ``study.baseline``
@@ -45,12 +45,17 @@ def comparisons(frame: pd.DataFrame) -> pd.DataFrame:
 
     Models with an unfinished run are left out, because the mean of the finished runs is biased. Tasks with
     runs on different data are left out. Mixed likelihood types count as one type, named by all their names.
+
+    Args:
+        frame: runs.
+        arms: their ``arm_table``, if it is there already.
     """
     rows: list[dict[str, object]] = []
+    arms = arm_table(frame) if arms is None else arms
     for (task, scale), group in scale_groups(frame):
         if mixed_data(group):
             continue
-        table = arm_table(group)
+        table = arms[(arms["task"] == task) & (arms["scale"] == scale)]
         unranked = set(table.loc[table["seeds"].gt(0) & ~ranked(table), "arm"])
         if (mixed := mixed_likelihoods(group)) is not None:
             group = group.assign(likelihood=mixed)

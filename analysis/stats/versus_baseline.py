@@ -11,7 +11,9 @@ from analysis.stats.ranking.ranks import baseline_of, ranks
 from analysis.stats.verdicts.verdict import UNDECIDED
 
 
-def with_differences(frame: pd.DataFrame) -> pd.DataFrame:
+def with_differences(
+    frame: pd.DataFrame, arms: pd.DataFrame | None = None, pairs: pd.DataFrame | None = None
+) -> pd.DataFrame:
     """Return ``arm_table`` with each arm's difference from the baseline of its likelihood type.
 
     Further columns: ``rank`` (see ``ranks``), ``baseline``, ``gain`` (positive where the arm is better than
@@ -19,8 +21,14 @@ def with_differences(frame: pd.DataFrame) -> pd.DataFrame:
     (standard error), ``gain_seeds``, ``gain_p``, and ``verdict``, ``separated``, ``detectable``,
     ``seeds_to_decide``, ``margin``, ``reason`` and ``test`` as in ``comparisons``. They are empty for the
     baseline, for references, and for arms that are not compared.
+
+    Args:
+        frame: runs.
+        arms: their ``arm_table``, if it is there already.
+        pairs: their ``comparisons``, likewise.
     """
-    arms, pairs = arm_table(frame), comparisons(frame)
+    arms = arm_table(frame) if arms is None else arms
+    pairs = comparisons(frame, arms) if pairs is None else pairs
     differences: dict[int, dict[str, object]] = {}
     for (task, scale), rows in scale_groups(arms):
         table_pairs = pairs[(pairs["task"] == task) & (pairs["scale"] == scale)]

@@ -15,6 +15,7 @@ from analysis.load.scale_order import TASK_SCALE, scale_groups, task_label
 from analysis.stats.arms import finished, in_finished_arms, mixed_data, mixed_likelihoods, run_notes
 from analysis.stats.learning_rates.sensitivity import rate_warnings
 from analysis.stats.score_warnings import score_warnings
+from analysis.stats.trusted_speeds import speed_warnings
 from analysis.stats.verdicts.family import MIN_SEEDS
 from analysis.stats.verdicts.verdict import SEED_COUNTS
 from experiments.config.study import RULES
@@ -37,6 +38,7 @@ def study_warnings(frame: pd.DataFrame) -> list[str]:
         *_mixed(frame),
         *_disturbed(frame),
         *_unmatched(frame),
+        *speed_warnings(frame),
         *rate_warnings(frame),
     ]
 

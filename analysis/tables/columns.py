@@ -18,6 +18,8 @@ from analysis.tables.format import flops, seconds, si, size
 from experiments.runtime.console import WIDTH, plural
 
 MOST_COLUMNS = 8
+NONE = pd.Series(dtype=float)
+"""A column that rows do not have."""
 
 Text = Callable[[pd.Series], str]
 
@@ -33,6 +35,8 @@ class Column:
     """True for left-aligned text."""
     spared: int = 0
     """Place in the order in which columns are left out of a table that exceeds the width; 0 for never."""
+    key: str = ""
+    """Column of the rows without which no table has this one; empty for one that every table has."""
     is_score: bool = False
     """True for the score, which the columns of the names precede."""
 
@@ -44,7 +48,9 @@ def table_columns(rows: pd.DataFrame, *, wide: bool) -> list[Column]:
         rows: models of one task and scale.
         wide: whether to add the columns of ``FURTHER``.
     """
-    return [*_names(rows), *result_columns(rows), *COSTS, *(FURTHER if wide else [])]
+    costs = [*COSTS, *(FURTHER if wide else [])]
+    known = [column for column in costs if not column.key or rows.get(column.key, NONE).notna().any()]
+    return [*_names(rows), *result_columns(rows), *known]
 
 
 def result_columns(rows: pd.DataFrame) -> list[Column]:
@@ -156,7 +162,12 @@ COSTS = [
         text=lambda row: "/".join(dict.fromkeys([si(row["parameters_active"]), si(row["parameters_total"])])),
         spared=1,
     ),
-    Column(head="tok/s", text=_number("training_tokens_per_second", si), spared=4),
+    Column(
+        head="tok/s",
+        text=_number("training_tokens_per_second", si),
+        spared=4,
+        key="training_tokens_per_second",
+    ),
     Column(
         head="state",
         text=lambda row: "none" if row["state_bytes_2k"] == 0 else size(row["state_bytes_2k"]),
@@ -173,7 +184,7 @@ FURTHER = [
     Column(head="error over items", text=_number("item_se", lambda v: f"{v:.4f}")),
     Column(head="non-embedding", text=_number("parameters_body", si)),
     Column(head="tokens", text=_number("training_tokens", si)),
-    Column(head="seconds", text=_number("training_seconds", seconds)),
+    Column(head="seconds", text=_number("training_seconds", seconds), key="training_seconds"),
     Column(head="memory", text=_number("training_peak_memory_bytes", size)),
     Column(head="d_model", text=_number("d_model", "{:.0f}".format)),
     Column(head="layers", text=_number("num_layers", "{:.0f}".format)),

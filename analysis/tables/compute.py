@@ -9,9 +9,10 @@ import pandas as pd
 
 from analysis.stats.arms import study_setting
 from analysis.stats.compute.multiplier import SAME_BUDGET
-from analysis.stats.compute.multipliers import GROUP, compute_multipliers
+from analysis.stats.compute.multipliers import GROUP
 from analysis.stats.grid import Grid
 from analysis.stats.targets.performance_profile import lines
+from analysis.stats.trusted_speeds import with_trusted_speeds
 from analysis.tables.format import BOUNDS, budget, interval_in_brackets, multiplier, si, size
 from analysis.tables.sentences import Answer, enumerated, with_likelihood
 
@@ -29,41 +30,48 @@ NOTE = (
     "multiplier: how many times the FLOPs of a model the baseline needs for the same score, interpolated "
     "between the budgets of the baseline. In brackets the 95% interval over seeds, corrected for the number "
     "of models. ≥: the baseline does not reach the score with its largest budget. ∞: for the same reason the "
-    "upper end is unknown. multiplier in time: the same in seconds of training, as "
-    "measured. share of {part}: the fraction of the lead that {part} has too."
+    "upper end is unknown.{time}{share}"
 )
+TIME_NOTE = (
+    " multiplier in time: how many times the seconds of a model the baseline needs for the same score, "
+    "interpolated between its budgets over seconds."
+)
+SHARE_NOTE = " share of {part}: the fraction of the lead that {part} has too."
 
 
-def over_compute(frame: pd.DataFrame) -> list[str]:
-    """Return the sentences on each task and likelihood type as one string."""
-    return [f"{where}: {' '.join(sentences)}" for where, sentences in _sentences(frame)]
+def over_compute(frame: pd.DataFrame, multipliers: pd.DataFrame) -> list[str]:
+    """Return the sentences on each task and likelihood type as one string.
+
+    Args:
+        frame: runs.
+        multipliers: from ``compute_multipliers``.
+    """
+    return [f"{where}: {' '.join(sentences)}" for where, sentences in _sentences(frame, multipliers)]
 
 
-def compute_items(frame: pd.DataFrame) -> list[str]:
+def compute_items(frame: pd.DataFrame, multipliers: pd.DataFrame) -> list[str]:
     """Return the same sentences as items of a list in Markdown, one for each model."""
     items = []
-    for where, sentences in _sentences(frame):
+    for where, sentences in _sentences(frame, multipliers):
         items += [f"{where}:", "", *(f"- {sentence}" for sentence in sentences), ""]
     return items
 
 
-def compute_answers(frame: pd.DataFrame) -> list[Answer]:
+def compute_answers(frame: pd.DataFrame, multipliers: pd.DataFrame) -> list[Answer]:
     """Return the same sentences in parts: that on the best model, and the rest."""
     return [
         Answer(where=where, lead=sentences[0], rest=" ".join(sentences[1:]))
-        for where, sentences in _sentences(frame)
+        for where, sentences in _sentences(frame, multipliers)
     ]
 
 
-def _sentences(frame: pd.DataFrame) -> Iterator[tuple[str, list[str]]]:
+def _sentences(frame: pd.DataFrame, multipliers: pd.DataFrame) -> Iterator[tuple[str, list[str]]]:
     """Yield for each task and likelihood type of a study with several budgets what it is, and its sentences.
 
     There is one for each model, the best at the largest budget first, with its costs, then one on
     ``study.explains``.
     """
-    for (task, likelihood, metric), rows in compute_multipliers(frame).groupby(
-        GROUP, dropna=False, sort=True
-    ):
+    for (task, likelihood, metric), rows in multipliers.groupby(GROUP, dropna=False, sort=True):
         first, final = budget(rows["flops"].min()), budget(rows["flops"].max())
         where = f"{with_likelihood(task, likelihood)}, {str(metric).replace('_', ' ')} from {first} to "
         last = rows.sort_values("flops").groupby("model").tail(1).sort_values("score")
@@ -77,7 +85,7 @@ def _costs(runs: pd.DataFrame, row: pd.Series) -> str:
     """Return training speed and decoding state of a model and its baseline at one budget; empty without."""
     if not {*COSTS} <= {*runs}:
         return ""
-    runs = runs.assign(line=lines(runs))
+    runs = with_trusted_speeds(runs.assign(line=lines(runs)))
     near = runs[(runs["training_flops"] / row["flops"]).between(1 / SAME_BUDGET, SAME_BUDGET)]
     means = near.groupby("line")[[*COSTS]].mean()
     model, baseline = str(row["model"]), str(row["baseline"])
@@ -127,10 +135,15 @@ def _shared(last: pd.DataFrame, part: str | None) -> list[str]:
     """Return how much of each lead, at the largest budget of its model, ``study.explains`` has."""
     known = last[last["shared"].notna() & (last["verdict"] != "undecided")]
     leads: dict[str, list[str]] = {}
-    for _, row in known.sort_values("flops", ascending=False, kind="stable").iterrows():
+    for _, row in known.sort_values("flops", ascending=False, kind="stable", key=rounded).iterrows():
         leads.setdefault(budget(row["flops"]), []).append(f"{_share(row)} of the lead of {row['model']}")
     texts = [f"{enumerated(of_models)} at {flops} FLOPs" for flops, of_models in leads.items()]
     return [f"{part} has {', and '.join(texts)}."] if texts else []
+
+
+def rounded(flops: pd.Series) -> pd.Series:
+    """Return the FLOPs of budgets with two digits, as models of one budget differ a little."""
+    return flops.map(budget).astype(float)
 
 
 def compute_grids(multipliers: pd.DataFrame, part: str | None) -> list[Grid]:
@@ -138,9 +151,9 @@ def compute_grids(multipliers: pd.DataFrame, part: str | None) -> list[Grid]:
     grids = []
     for (task, likelihood, metric), rows in multipliers.groupby(GROUP, dropna=False, sort=True):
         baseline = str(rows["baseline"].iloc[0])
-        has_part = bool(rows["shared"].notna().any())
+        has_part, has_time = (bool(rows[column].notna().any()) for column in ("shared", "time_multiplier"))
         scores = [str(metric).replace("_", " "), f"of {baseline}"]
-        head = ["model", "FLOPs", "seeds", *scores, "multiplier", "multiplier in time"]
+        head = ["model", "FLOPs", "seeds", *scores, "multiplier", *["multiplier in time"] * has_time]
         grids.append(
             Grid(
                 title=f"Compute multipliers over {baseline}, {with_likelihood(task, likelihood)}",
@@ -148,13 +161,15 @@ def compute_grids(multipliers: pd.DataFrame, part: str | None) -> list[Grid]:
                 rows=[
                     [
                         str(row["model"]), budget(row["flops"]), str(row["seeds"]), f"{row['score']:.3f}",
-                        number(row["baseline_score"]), _multiplier(row), _in_time(row),
+                        number(row["baseline_score"]), _multiplier(row), *[_in_time(row)] * has_time,
                         *[_share(row)] * has_part, str(row["verdict"]),
                     ]
                     for _, row in rows.sort_values(["model", "flops"]).iterrows()
                 ],
                 keys=2,
-                note=NOTE.format(part=part) if has_part else NOTE.partition(" share of")[0],
+                note=NOTE.format(
+                    time=TIME_NOTE * has_time, share=SHARE_NOTE.format(part=part) * has_part
+                ),
             )
         )  # fmt: skip
     return grids
@@ -165,9 +180,9 @@ def _multiplier(row: pd.Series) -> str:
 
 
 def _in_time(row: pd.Series) -> str:
-    return (
-        "-" if math.isnan(row["time_multiplier"]) else f"{BOUNDS[row['bound']]}{row['time_multiplier']:.2g}"
-    )
+    if math.isnan(row["time_multiplier"]):
+        return "-"
+    return f"{BOUNDS[row['time_bound']]}{row['time_multiplier']:.2g}"
 
 
 def _share(row: pd.Series) -> str:

@@ -7,9 +7,7 @@ import re
 import pandas as pd
 
 from analysis.load.scale_order import scale_groups
-from analysis.stats.comparisons import comparisons
-from analysis.stats.versus_baseline import with_differences
-from analysis.stats.warnings import study_warnings
+from analysis.stats.computed import Computed
 from analysis.tables.body import table_rows
 from analysis.tables.columns import Column, fitted, table_columns
 from analysis.tables.headings import (
@@ -39,9 +37,10 @@ def escape(text: str) -> str:
     return re.sub(r"(?<![\w.])-(?=\d)", "$-$", escaped)
 
 
-def render_latex(frame: pd.DataFrame) -> str:
+def render_latex(frame: pd.DataFrame, computed: Computed | None = None) -> str:
     """Return a table for each task and scale. Bold: models that may be the best of their likelihood type."""
-    arms, pairs, warnings = with_differences(frame), comparisons(frame), study_warnings(frame)
+    computed = computed or Computed(frame)
+    arms, pairs, warnings = computed.arms, computed.pairs, computed.warnings
     parts = [r"% Needs \usepackage{booktabs} and, as the tables are wide, \usepackage{graphicx}."]
     for (task, scale), rows in scale_groups(arms):
         table_pairs = pairs[(pairs["task"] == task) & (pairs["scale"] == scale)]

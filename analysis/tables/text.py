@@ -19,10 +19,8 @@ from analysis.stats import against_variable as against
 from analysis.stats import likelihood_gap as gap
 from analysis.stats import solve_rates as solved
 from analysis.stats.arms import arm_table, study_setting
-from analysis.stats.capacity import capacity_grids, rungs
-from analysis.stats.comparisons import comparisons
-from analysis.stats.compute.decision_accuracy import decision_accuracy
-from analysis.stats.compute.multipliers import compute_multipliers
+from analysis.stats.capacity import capacity_grids
+from analysis.stats.computed import Computed
 from analysis.stats.extra_tests import further_grid, further_scores, published
 from analysis.stats.grid import Grid
 from analysis.stats.targets.performance_profile import across_tasks, profile_grid
@@ -30,7 +28,6 @@ from analysis.stats.targets.steps_to_loss import steps_grid
 from analysis.stats.text_slices import slice_table
 from analysis.stats.verdicts.verdict import BETTER, WORSE
 from analysis.stats.versus_baseline import with_differences
-from analysis.stats.warnings import study_warnings
 from analysis.tables import markdown
 from analysis.tables.body import Row, table_rows
 from analysis.tables.columns import Column, fitted, table_columns
@@ -64,26 +61,28 @@ COLUMNS_NOTE = (
 )  # fmt: skip
 
 
-def render_tables(frame: pd.DataFrame, *, wide: bool = False) -> str:
+def render_tables(frame: pd.DataFrame, *, wide: bool = False, computed: Computed | None = None) -> str:
     """Return the tables of a study as plain text. A pure function of the frame.
 
     Args:
         frame: from ``analysis.load.study.load_study``.
         wide: whether tables have all columns, regardless of ``WIDTH``.
+        computed: what was computed of the frame before.
     """
     text = StringIO()
     # The height is set because Rich ignores a width without a height on a dumb terminal.
     console = Console(file=text, width=WIDTH, height=1000, color_system=None, force_terminal=False)
-    console.print(study_text(frame, wide=wide), crop=False)
+    console.print(study_text(computed or Computed(frame), wide=wide), crop=False)
     return "\n".join(line.rstrip() for line in text.getvalue().splitlines()).strip("\n") + "\n"
 
 
-def study_text(frame: pd.DataFrame, *, wide: bool = False) -> RenderableType:
+def study_text(computed: Computed, *, wide: bool = False) -> RenderableType:
     """Return the tables of a study for a Rich console."""
-    arms, pairs = with_differences(frame), comparisons(frame)
-    parts: list[RenderableType] = [wrapped(line) for line in (*over_compute(frame), *answers(arms))]
+    frame, arms, pairs = computed.frame, computed.arms, computed.pairs
+    sentences = (*over_compute(frame, computed.multipliers), *answers(arms))
+    parts: list[RenderableType] = [wrapped(line) for line in sentences]
     parts += [wrapped(line) for line in ("", counts_line(frame), *joined_lines(frame))]
-    parts += [wrapped(f"Warning: {w}.", style="yellow") for w in study_warnings(frame)]
+    parts += [wrapped(f"Warning: {w}.", style="yellow") for w in computed.warnings]
     for (task, scale), rows in scale_groups(arms):
         in_table = (pairs["task"] == task) & (pairs["scale"] == scale)
         runs = frame[(frame["task"] == task) & (frame["scale"] == scale)]
@@ -94,7 +93,7 @@ def study_text(frame: pd.DataFrame, *, wide: bool = False) -> RenderableType:
         parts += [wrapped(line) for line in how_compared(pairs[in_table])]
         parts += [wrapped(f"No room for {', '.join(left_out)}: add --wide.")] * bool(left_out)
         parts += [part for grid in more_tables(frame, str(task), str(scale)) for part in grid_parts(grid)]
-    parts += [part for grid in grids_over_tasks(frame) for part in grid_parts(grid)]
+    parts += [part for grid in grids_over_tasks(computed) for part in grid_parts(grid)]
     parts += [wrapped(f"\n{COLUMNS_NOTE}")]
     return Group(*parts, *(wrapped(f"\nPublished: {line}") for line in published(frame)))
 
@@ -151,12 +150,14 @@ def _line(cells: list[str], columns: list[Column], widths: list[int]) -> Text:
     return Text(GAP.join(c.ljust(w) if k.left else c.rjust(w) for c, k, w in aligned))
 
 
-def render_markdown(frame: pd.DataFrame, *, wide: bool = False) -> str:
+def render_markdown(frame: pd.DataFrame, *, wide: bool = False, computed: Computed | None = None) -> str:
     """Return the same tables as Markdown."""
-    arms, pairs = with_differences(frame), comparisons(frame)
-    sentences = (*over_compute(frame), *answers(arms), counts_line(frame), *joined_lines(frame))
+    computed = computed or Computed(frame)
+    arms, pairs = computed.arms, computed.pairs
+    sentences = [*over_compute(frame, computed.multipliers), *answers(arms)]
+    sentences += [counts_line(frame), *joined_lines(frame)]
     lines = [f"- {escaped(line)}" for line in sentences]
-    lines += [f"- Warning: {escaped(w)}." for w in study_warnings(frame)]
+    lines += [f"- Warning: {escaped(w)}." for w in computed.warnings]
     for (task, scale), rows in scale_groups(arms):
         runs = frame[(frame["task"] == task) & (frame["scale"] == scale)]
         in_table = (pairs["task"] == task) & (pairs["scale"] == scale)
@@ -167,7 +168,7 @@ def render_markdown(frame: pd.DataFrame, *, wide: bool = False) -> str:
         for grid in more_tables(frame, str(task), str(scale)):
             lines += ["", f"### {escaped(grid.title)}", "", *markdown.table(grid.head, grid.rows)]
             lines += ["", escaped(grid.note)] * bool(grid.note)
-    for grid in grids_over_tasks(frame):
+    for grid in grids_over_tasks(computed):
         lines += ["", f"## {escaped(grid.title)}", "", *markdown.table(grid.head, grid.rows), "", grid.note]
     lines += ["", COLUMNS_NOTE]
     lines += ["", "## Published"] * bool(published(frame))
@@ -207,12 +208,13 @@ def markdown_table(rows: pd.DataFrame, *, wide: bool = False) -> list[str]:
     return lines
 
 
-def grids_over_tasks(frame: pd.DataFrame) -> list[Grid]:
+def grids_over_tasks(computed: Computed) -> list[Grid]:
     """Return the tables about multiple tasks or budgets: multipliers, decisions, profiles, capacities."""
+    frame = computed.frame
     profiles = [profile_grid(rows) for _, rows in scale_groups(across_tasks(frame), ["scale"])]
-    multipliers = compute_grids(compute_multipliers(frame), study_setting(frame, "explains"))
-    decisions = decision_grids(decision_accuracy(frame))
-    return [*multipliers, *decisions, *profiles, *capacity_grids(rungs(frame))]
+    multipliers = compute_grids(computed.multipliers, study_setting(frame, "explains"))
+    decisions = decision_grids(computed.decisions)
+    return [*multipliers, *decisions, *profiles, *capacity_grids(computed.ladders)]
 
 
 def more_tables(frame: pd.DataFrame, task: str, scale: str) -> list[Grid]:

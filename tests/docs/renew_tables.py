@@ -29,7 +29,7 @@ from analysis.tables.text import render_markdown, render_scores
 from tests import ROOT
 from tests.docs.canon_tables import canon_block
 from tests.docs.sensitivity_table import sensitivity_block
-from tests.docs.text_speed_table import speeds, time_block
+from tests.docs.text_speed_table import speeds, with_measured_speeds
 
 RESULTS = ROOT / "docs" / "results"
 CANON = ROOT / "docs" / "models" / "canon.md"
@@ -51,7 +51,7 @@ def frame(name: str) -> pd.DataFrame:
 
 def text_runs() -> pd.DataFrame:
     """Return the runs of text at all budgets: of the laptop track, and a larger one of the CPU track."""
-    return pd.concat([frame("laptop"), frame("cpu_text")], ignore_index=True)
+    return with_measured_speeds(pd.concat([frame("laptop"), frame("cpu_text")], ignore_index=True))
 
 
 def short_runs() -> pd.DataFrame:
@@ -98,16 +98,18 @@ def readme_block() -> str:
 
 def compute_block(runs: pd.DataFrame) -> str:
     """Return the sentences and the table of text over compute."""
-    [grid] = compute_grids(compute_multipliers(runs), study_setting(runs, "explains"))
-    return "\n".join([*compute_items(runs), *markdown.table(grid.head, grid.rows), "", grid.note, ""])
+    multipliers = compute_multipliers(runs)
+    [grid] = compute_grids(multipliers, study_setting(runs, "explains"))
+    return "\n".join(
+        [*compute_items(runs, multipliers), *markdown.table(grid.head, grid.rows), "", grid.note, ""]
+    )
 
 
 def cpu_text_block() -> str:
-    """Return text over compute at all budgets, in time, and how well smaller budgets predict the largest."""
+    """Return text over compute at all budgets, and how well smaller budgets predict the largest."""
     [grid] = decision_grids(decision_accuracy(text_runs()))
     decisions = [f"## {grid.title}", "", *markdown.table(grid.head, grid.rows), "", grid.note, ""]
-    time = ["## In time", "", time_block(text_runs())]
-    return compute_block(text_runs()) + "\n" + "\n".join([*time, *decisions])
+    return compute_block(text_runs()) + "\n" + "\n".join(decisions)
 
 
 def page_block(name: str, level: int) -> str:
@@ -145,7 +147,7 @@ def blocks() -> dict[Path, str]:
     pages = {RESULTS / page: page_block(name, level) for page, (name, level) in PAGES.items()}
     pages[RESULTS / "state_space.md"] = length_block()
     pages[RESULTS / "capacity.md"] = capacity_block()
-    pages[RESULTS / "main_comparison.md"] = compute_block(frame("laptop"))
+    pages[RESULTS / "main_comparison.md"] = compute_block(with_measured_speeds(frame("laptop")))
     pages[RESULTS / "text.md"] = cpu_text_block()
     pages[CANON] = canon_block(frame("canon"))
     pages[RESULTS / "sensitivity.md"] = sensitivity_block(sensitivity_runs())
@@ -165,7 +167,7 @@ def main() -> None:
     (RESULTS / "compare.md").write_text(render_scores(short_runs()))
     (RESULTS / "compare_pairs.csv").write_text(csv_text(comparisons(short_runs())))
     (RESULTS / "text.csv").write_text(csv_text(compute_multipliers(text_runs())))
-    (RESULTS / "laptop.csv").write_text(csv_text(compute_multipliers(frame("laptop"))))
+    (RESULTS / "laptop.csv").write_text(csv_text(compute_multipliers(with_measured_speeds(frame("laptop")))))
     (RESULTS / "laptop_slices.csv").write_text(csv_text(slice_table(frame("laptop"))))
     dataset.publish(dataset.read_dataset(dataset.DatasetConfig(folder=str(RESULTS))))
 

@@ -1,4 +1,4 @@
-"""The table of compute multipliers in time, with speeds that were measured without other work."""
+"""The speeds of the models of text, which were measured in turn, in place of those of their runs."""
 
 from __future__ import annotations
 
@@ -6,44 +6,36 @@ import json
 
 import pandas as pd
 
-from analysis.stats.compute.multipliers import compute_multipliers
-from analysis.tables import markdown
 from analysis.tables.format import budget
 from tests import ROOT
 
 SPEEDS = ROOT / "benchmarks" / "results" / "text_speed.json"
 """Written by ``benchmarks/text_speed.py``."""
-NOTE = (
-    "tokens per second: medians on one thread, with the tuned tokens per step; multiplier in time: the "
-    "multiplier times the ratio of the two speeds. {machine}."
-)
+LARGEST = ROOT / "benchmarks" / "results" / "text_speed_largest.json"
+"""Of the baseline at its largest budget and the one before, on another machine: their ratio is used."""
 
 
 def speeds() -> pd.DataFrame:
     """Return a row for each model and budget: model, flops, tokens_per_step, tokens_per_second (median)."""
-    measured = pd.DataFrame(json.loads(SPEEDS.read_text())["speeds"])
-    return measured.assign(tokens_per_second=measured["quartiles"].str[1])
+    measured, largest = (pd.DataFrame(json.loads(path.read_text())["speeds"]) for path in (SPEEDS, LARGEST))
+    measured, largest = (
+        rows.assign(tokens_per_second=rows["quartiles"].str[1]) for rows in (measured, largest)
+    )
+    before, last = largest.to_dict("records")
+    same = measured[measured["model"].eq(before["model"]) & measured["flops"].eq(before["flops"])].iloc[0]
+    ratio = last["tokens_per_second"] / before["tokens_per_second"]
+    last["tokens_per_second"] = same["tokens_per_second"] * ratio
+    return pd.concat([measured, pd.DataFrame([last])], ignore_index=True)
 
 
-def time_block(runs: pd.DataFrame) -> str:
-    """Return the multipliers of text over compute in FLOPs and in time.
-
-    Args:
-        runs: of ``study=laptop,cpu_text``.
-    """
+def with_measured_speeds(runs: pd.DataFrame) -> pd.DataFrame:
+    """Return runs of text over compute with speeds that were measured in turn; NaN where there are none."""
     measured = speeds()
-    by_budget = measured.assign(flops=measured["flops"].map(budget)).set_index(["model", "flops"])
-    rows = []
-    for _, row in compute_multipliers(runs).iterrows():
-        flops = budget(row["flops"])
-        speed, of_baseline = by_budget.loc[(row["model"], flops)], by_budget.loc[(row["baseline"], flops)]
-        ratio = speed["tokens_per_second"] / of_baseline["tokens_per_second"]
-        cells = [f"{x['tokens_per_second']:,.0f} ({x['tokens_per_step']})" for x in (speed, of_baseline)]
-        in_time = f"{row['multiplier'] * ratio:.2g}"
-        rows.append([str(row["model"]), flops, f"{row['multiplier']:.3g}", *cells, f"{ratio:.2f}", in_time])
-    head = [
-        "model", "FLOPs", "multiplier", "tokens per second (per step)", "of the decoder", "ratio",
-        "multiplier in time",
-    ]  # fmt: skip
-    note = NOTE.format(machine=json.loads(SPEEDS.read_text())["machine"])
-    return "\n".join([*markdown.table(head, rows), "", note, ""])
+    keys = zip(measured["model"], measured["flops"].map(budget), strict=True)
+    by_key = dict(zip(keys, measured["tokens_per_second"], strict=True))
+    of_runs = zip(runs["backbone"], runs["scale"].str.removesuffix("_flops"), strict=True)
+    speed = pd.Series([by_key.get(key, float("nan")) for key in of_runs], index=runs.index)
+    return runs.assign(
+        training_tokens_per_second=speed, training_seconds=runs["training_tokens"] / speed,
+        device_processor="measured in turn",
+    )  # fmt: skip

@@ -7,21 +7,23 @@ others, such as the baseline with a short convolution, ``shared`` is the fractio
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 
-from analysis.stats.arms import in_finished_arms, study_setting
-from analysis.stats.compute.multiplier import DRAWS, SAME_BUDGET, Curve, compare_compute
+from analysis.stats.arms import in_finished_arms, mixed_data, study_setting
+from analysis.stats.compute.multiplier import DRAWS, SAME_BUDGET, Baseline, Curve, Multiplier
 from analysis.stats.targets.performance_profile import lines
+from analysis.stats.trusted_speeds import with_trusted_speeds
 
 GROUP = ["task", "likelihood", "metric"]
 COLUMNS = [
     *GROUP, "baseline", "model", "flops", "seeds", "score", "baseline_score", "multiplier", "bound", "low",
-    "high", "time_multiplier", "verdict", "slope", "slope_low", "slope_high", "shared", "shared_low",
-    "shared_high",
+    "high", "time_multiplier", "time_bound", "verdict", "slope", "slope_low", "slope_high", "shared",
+    "shared_low", "shared_high",
 ]  # fmt: skip
 
 
@@ -33,7 +35,7 @@ class Budget:
     scores: list[float]
     """Test scores of the seeds."""
     seconds: float
-    """Of training, the median over seeds."""
+    """Of training, the median over seeds; NaN where other work disturbed the runs."""
 
     @property
     def mean(self) -> float:
@@ -55,25 +57,29 @@ UNKNOWN = Share(value=math.nan, low=math.nan, high=math.nan)
 def compute_multipliers(frame: pd.DataFrame) -> pd.DataFrame:
     """Return a row for each budget of each model; columns: ``COLUMNS``.
 
-    ``time_multiplier`` is the multiplier in seconds of training, as measured, instead of FLOPs. ``verdict``
-    and ``slope`` are of all budgets of a model (``analysis.stats.compute.multiplier.Comparison``).
-    Intervals are 95% over seeds; those of multipliers are corrected for the number of models. Empty without
-    a baseline that has several budgets.
+    ``flops`` are those of the model. ``time_multiplier`` is the multiplier in seconds of training instead of
+    FLOPs, from the baseline's curve over seconds, and ``time_bound`` tells whether that is a bound. Both are
+    empty where other work disturbed the runs (``analysis.stats.trusted_speeds``). ``verdict`` and ``slope``
+    are of all budgets of a model (``analysis.stats.compute.multiplier.Comparison``). Intervals are 95% over
+    seeds; those of multipliers are corrected for the number of models. Empty without a baseline that has
+    several budgets, and for runs on different data.
     """
     rows: list[dict[str, object]] = []
+    frame = with_trusted_speeds(frame)
     runs = frame[in_finished_arms(frame) & (frame["direction"] == "lower") & frame["training_flops"].gt(0)]
     runs = runs.assign(model=lines(runs))
     for key, group in runs.groupby(GROUP, dropna=False, sort=True):
         baseline = study_setting(group, "baseline")
         by_model = {str(name): budgets(model_runs) for name, model_runs in group.groupby("model")}
-        if baseline not in by_model or len(by_model[baseline]) < 2:
+        if baseline not in by_model or len(by_model[baseline]) < 2 or mixed_data(group):
             continue
         part = study_setting(group, "explains")
         others = [name for name in by_model if name != baseline]
+        reference = Reference(by_model[baseline], len(others))
         for name in others:
             rows += [
                 dict(zip(GROUP, key, strict=True)) | {"baseline": baseline, "model": name} | row
-                for row in _rows(by_model[name], by_model[baseline], by_model.get(str(part), []), len(others))
+                for row in reference.rows(by_model[name], by_model.get(str(part), []))
             ]
     return pd.DataFrame(rows, columns=COLUMNS)
 
@@ -91,38 +97,58 @@ def budgets(runs: pd.DataFrame) -> list[Budget]:
     ]  # fmt: skip
 
 
-def _rows(
-    model: list[Budget], baseline: list[Budget], part: list[Budget], models: int
-) -> list[dict[str, object]]:
-    """Return the rows of one model.
+class Reference:
+    """The budgets of the baseline, with its curves over FLOPs and over seconds.
 
     Args:
-        model: its budgets.
-        baseline: those of the baseline.
-        part: those of ``study.explains``; empty without.
-        models: number of models, for which the intervals are corrected.
+        budgets: of the baseline.
+        models: number of models that are compared with it, for which the intervals are corrected.
     """
-    comparison = compare_compute(_curve(model), _curve(baseline), confidence=1 - 0.05 / models)
-    rows = []
-    for budget, multiplier in zip(model, comparison.multipliers, strict=True):
-        same, of_part = at_budget(baseline, budget.flops), at_budget(part, budget.flops)
-        speed, shared = math.nan, UNKNOWN
-        if same is not None:
-            speed = (same.seconds / same.flops) / (budget.seconds / budget.flops)
-            if of_part is not None and part != model:
+
+    def __init__(self, budgets: list[Budget], models: int) -> None:
+        self.budgets, self.confidence = budgets, 1 - 0.05 / models
+        self.over_flops = Baseline(_curve(budgets))
+        timed = [budget for budget in budgets if math.isfinite(budget.seconds)]
+        seconds = [budget.seconds for budget in timed]
+        self.over_seconds = None
+        if len(timed) > 1 and all(earlier < later for earlier, later in itertools.pairwise(seconds)):
+            means = [[budget.mean] for budget in timed]
+            self.over_seconds = Baseline(Curve(flops=seconds, scores=means))
+
+    def rows(self, model: list[Budget], part: list[Budget]) -> list[dict[str, object]]:
+        """Return the rows of one model.
+
+        Args:
+            model: its budgets.
+            part: those of ``study.explains``; empty without.
+        """
+        comparison = self.over_flops.compare(_curve(model), confidence=self.confidence)
+        rows = []
+        for budget, multiplier in zip(model, comparison.multipliers, strict=True):
+            same, of_part = at_budget(self.budgets, budget.flops), at_budget(part, budget.flops)
+            shared, time = UNKNOWN, self._in_time(budget)
+            if same is not None and of_part is not None and part != model:
                 shared = shared_lead(of_part, budget, same)
-        rows.append(
-            {
-                "flops": multiplier.flops, "seeds": len(budget.scores), "score": budget.mean,
-                "baseline_score": math.nan if same is None else same.mean,
-                "multiplier": multiplier.value, "bound": multiplier.bound, "low": multiplier.low,
-                "high": multiplier.high, "time_multiplier": multiplier.value * speed,
-                "shared": shared.value, "shared_low": shared.low, "shared_high": shared.high,
-                "verdict": comparison.verdict, "slope": comparison.slope,
-                "slope_low": comparison.slope_low, "slope_high": comparison.slope_high,
-            }
-        )  # fmt: skip
-    return rows
+            rows.append(
+                {
+                    "flops": multiplier.flops, "seeds": len(budget.scores), "score": budget.mean,
+                    "baseline_score": math.nan if same is None else same.mean,
+                    "multiplier": multiplier.value, "bound": multiplier.bound, "low": multiplier.low,
+                    "high": multiplier.high, "time_multiplier": math.nan if time is None else time.value,
+                    "time_bound": "" if time is None else time.bound,
+                    "shared": shared.value, "shared_low": shared.low, "shared_high": shared.high,
+                    "verdict": comparison.verdict, "slope": comparison.slope,
+                    "slope_low": comparison.slope_low, "slope_high": comparison.slope_high,
+                }
+            )  # fmt: skip
+        return rows
+
+    def _in_time(self, budget: Budget) -> Multiplier | None:
+        """Return how many times the seconds of a model the baseline needs; None where one is unknown."""
+        if self.over_seconds is None or math.isnan(budget.seconds):
+            return None
+        curve = Curve(flops=[budget.seconds], scores=[[budget.mean]])
+        return self.over_seconds.compare(curve).multipliers[0]
 
 
 def _curve(model: list[Budget]) -> Curve:

@@ -17,6 +17,7 @@ from analysis.load.scale_order import task_label
 from analysis.stats.arms import arm_table, finished
 from analysis.stats.grid import Grid
 from analysis.stats.intervals import mean_interval
+from analysis.stats.trusted_speeds import disturbed_studies
 
 AXES = ("step", "tokens", "flops", "seconds")
 NOT_REACHED = "not reached"
@@ -88,6 +89,7 @@ def steps_grid(frame: pd.DataFrame, task: str, scale: str) -> Grid | None:
     if "reach_target" not in frame:
         return None
     runs_of_table = frame[(frame["task"] == task) & (frame["scale"] == scale)]
+    axes = ["tokens", "flops", *["seconds"] * (not disturbed_studies(frame))]
     references = runs_of_table["steps_to"].dropna()
     if references.empty:
         return None
@@ -97,10 +99,10 @@ def steps_grid(frame: pd.DataFrame, task: str, scale: str) -> Grid | None:
     if name not in order:
         missing = f"{title}: there is no such arm (arms: {', '.join(order)})"
         return Grid(title=missing, head=["arm"], rows=[[model] for model in order])
-    head = [
-        "model", "target", "steps, by seed", "times fewer tokens (n)", "times fewer FLOPs (n)",
-        "times less time (n)",
-    ]  # fmt: skip
+    heads = {
+        "tokens": "times fewer tokens (n)", "flops": "times fewer FLOPs (n)", "seconds": "times less time (n)"
+    }  # fmt: skip
+    head = ["model", "target", "steps, by seed", *(heads[axis] for axis in axes)]
     rows = []
     for model in order:
         runs = runs_of_table[runs_of_table["arm"] == model].sort_values("seed")
@@ -113,7 +115,7 @@ def steps_grid(frame: pd.DataFrame, task: str, scale: str) -> Grid | None:
             [
                 model, f"{targets.mean():.4f}" if len(ended) else "-",
                 steps or f"no complete run of {name}",
-                *(_ratio(ended[f"reach_ratio_{axis}"].tolist()) for axis in ("tokens", "flops", "seconds")),
+                *(_ratio(ended[f"reach_ratio_{axis}"].tolist()) for axis in axes),
             ]
         )  # fmt: skip
     return Grid(title=title, head=head, rows=rows)

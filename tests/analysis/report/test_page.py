@@ -17,6 +17,7 @@ from analysis.report.cards import cards
 from analysis.report.differences import panels
 from analysis.report.page import POLICY, render_page
 from analysis.report.tables import score_and_cost_columns, warning_groups
+from analysis.stats.computed import Computed
 from analysis.stats.versus_baseline import with_differences
 from analysis.stats.warnings import study_warnings
 from analysis.tables.body import table_rows
@@ -166,7 +167,7 @@ def test_a_card_has_what_a_model_is_and_how_its_loss_fell(study: Path) -> None:
 
 def test_warnings_are_grouped_at_the_end(study: Path) -> None:
     frame = load_study(study, "compare")
-    groups = dict(warning_groups(frame))
+    groups = dict(warning_groups(Computed(frame)))
     assert set(groups) <= {"the study", "recall, nano", "text, nano"}
     assert sum(map(len, groups.values())) == len(study_warnings(frame))
     html = page(study)

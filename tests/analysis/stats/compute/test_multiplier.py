@@ -96,8 +96,29 @@ def test_a_model_below_every_score_of_the_baseline_is_ahead() -> None:
     model = Curve(flops=(1e11, 1.01e12, 1.01e13), scores=scores)
     comparison = compare_compute(model, planted(1.0, noise=0.01))
     assert [m.bound for m in comparison.multipliers] == ["at least"] * 3
-    assert [m.value for m in comparison.multipliers] == pytest.approx([100, 10, 1])
+    assert [m.value for m in comparison.multipliers] == pytest.approx([100, 10 / 1.01, 1 / 1.01])
     assert comparison.verdict == "ahead"
+
+
+def test_a_multiplier_divides_by_the_models_own_flops() -> None:
+    """Scores 3, 2, 1 at 1, 10, 100 FLOPs: the score at 10.1 FLOPs is that of the baseline at 10."""
+    baseline = Curve(flops=(1, 10, 100), scores=[[3.0], [2.0], [1.0]])
+    (multiplier,) = compare_compute(Curve(flops=(10.1,), scores=[[2.0]]), baseline).multipliers
+    assert multiplier.value == pytest.approx(1 / 1.01, rel=1e-6)
+
+
+def test_two_seeds_of_the_bootstrap_agree_to_two_digits() -> None:
+    """Three seeds and nine models, as in text over compute: an end is far in the tail."""
+    generator = np.random.default_rng(0)
+    noise = (0.03, 0.06, 0.012)
+    model, baseline = (planted(factor, 3, noise, generator) for factor in (2.0, 1.0))
+    first, second = (
+        compare_compute(model, baseline, confidence=1 - 0.05 / 9, seed=seed).multipliers[:2]
+        for seed in (0, 1)
+    )
+    for one, other in zip(first, second, strict=True):
+        assert one.low == pytest.approx(other.low, rel=0.02)
+        assert one.high == pytest.approx(other.high, rel=0.02)
 
 
 @pytest.mark.parametrize(
@@ -115,7 +136,7 @@ def test_the_verdict_follows_the_rule(
     intervals: list[tuple[float, float]], slope_high: float, verdict: str
 ) -> None:
     multipliers = tuple(
-        Multiplier(flops=10.0**i, value=(low * high) ** 0.5, bound="", low=low, high=high)
+        Multiplier(flops=10.0**i, budget=10.0**i, value=(low * high) ** 0.5, bound="", low=low, high=high)
         for i, (low, high) in enumerate(intervals)
     )
     comparison = Comparison(multipliers=multipliers, slope=0, slope_low=-1, slope_high=slope_high)
@@ -124,7 +145,7 @@ def test_the_verdict_follows_the_rule(
 
 def test_a_crossing_is_interpolated() -> None:
     multipliers = tuple(
-        Multiplier(flops=flops, value=value, bound="", low=value, high=value)
+        Multiplier(flops=flops, budget=flops, value=value, bound="", low=value, high=value)
         for flops, value in ((1e10, 4.0), (1e12, 0.25))
     )
     comparison = Comparison(multipliers=multipliers, slope=0, slope_low=0, slope_high=0)

@@ -1,0 +1,64 @@
+"""What most tables, figures and sentences of a study need, each computed once from its runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import pandas as pd
+
+from analysis.stats.arms import arm_table
+from analysis.stats.capacity import rungs
+from analysis.stats.comparisons import comparisons
+from analysis.stats.compute.decision_accuracy import decision_accuracy
+from analysis.stats.compute.multipliers import compute_multipliers
+from analysis.stats.text_slices import slice_table
+from analysis.stats.versus_baseline import with_differences
+from analysis.stats.warnings import study_warnings
+
+
+@dataclass(frozen=True)
+class Computed:
+    """The runs of a study, from ``load_study``, and what is computed from them on demand."""
+
+    frame: pd.DataFrame
+
+    @cached_property
+    def table(self) -> pd.DataFrame:
+        """Return the models and references, without comparisons."""
+        return arm_table(self.frame)
+
+    @cached_property
+    def pairs(self) -> pd.DataFrame:
+        """Return the verdicts of pairs of models."""
+        return comparisons(self.frame, self.table)
+
+    @cached_property
+    def arms(self) -> pd.DataFrame:
+        """Return ``table`` with the difference of each model from its baseline."""
+        return with_differences(self.frame, self.table, self.pairs)
+
+    @cached_property
+    def warnings(self) -> list[str]:
+        """Return the warnings of the study."""
+        return study_warnings(self.frame)
+
+    @cached_property
+    def multipliers(self) -> pd.DataFrame:
+        """Return the compute multipliers of a study with several budgets."""
+        return compute_multipliers(self.frame)
+
+    @cached_property
+    def slices(self) -> pd.DataFrame:
+        """Return the scores on slices of a text."""
+        return slice_table(self.frame)
+
+    @cached_property
+    def ladders(self) -> pd.DataFrame:
+        """Return the rungs of the ladders of the study."""
+        return rungs(self.frame)
+
+    @cached_property
+    def decisions(self) -> pd.DataFrame:
+        """Return how well smaller budgets predict the largest."""
+        return decision_accuracy(self.frame)
