@@ -32,7 +32,7 @@ def study(leads: dict[str, tuple[float, ...]], noise: float = 0.002) -> pd.DataF
             "score": loss(flops) - lead + noise * generator.normal(),
             "training_flops": flops * (1.001 if model == "mamba" else 1.0),
             "training_seconds": SECONDS[model] * flops / 1e10, "baseline": "decoder",
-            "explains": "decoder_canon",
+            "explains": "decoder_canon", "fingerprint": "one",
         }
         for model, by_budget in {"decoder": (0.0, 0.0, 0.0), **leads}.items()
         for flops, lead in zip(BUDGETS, by_budget, strict=True)
@@ -104,6 +104,11 @@ def test_a_part_of_a_lead_is_given_at_the_largest_budget_of_each_model() -> None
         r"and \S+ \[.*?\] of the lead of s4 at 1e11 FLOPs\.$",
         sentence,
     )
+
+
+def test_runs_on_different_data_have_none() -> None:
+    frame = study(LEADS)
+    assert compute_multipliers(frame.assign(fingerprint=frame["arm"])).empty
 
 
 def test_a_study_with_one_budget_has_none() -> None:
