@@ -20,6 +20,7 @@ from typing import NoReturn
 from architectures.nearest_name import nearest_name
 from experiments.runtime.errors import ConfigError, nearest
 from experiments.runtime.imports import check_one_root
+from experiments.runtime.machine import ensure_home
 from experiments.runtime.preemption import ends_at_signals
 from experiments.runtime.special_files import refuse_pipes
 from experiments.runtime.streams import guard_streams
@@ -127,6 +128,7 @@ def main() -> None:
     """Run the module of the command that the arguments begin with."""
     guard_streams()
     refuse_pipes()
+    ensure_home()
     arguments = sys.argv[1:]
     if not arguments:
         _fail(_help())

@@ -120,7 +120,7 @@ def _points(curve: list[dict[str, object]]) -> dict[str, npt.NDArray[np.float64]
         ]
         try:
             numbers = np.fromiter(chain.from_iterable(values), np.float64)
-        except (TypeError, ValueError):  # something else among the values
+        except (TypeError, ValueError, OverflowError):  # something else among the values
             numbers = np.array([_number(value) for column in values for value in column], np.float64)
         contiguous = indices[-1] - indices[0] + 1 == len(indices)
         selection = slice(indices[0], indices[-1] + 1) if contiguous else indices
@@ -292,5 +292,5 @@ def _number(value: Any) -> float:
     """Return a value of a JSON file as a number; NaN and infinities are text there. NaN for anything else."""
     try:
         return float("nan") if value is None else float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return float("nan")

@@ -55,7 +55,7 @@ from experiments.runtime.child_processes import (
 )
 from experiments.runtime.errors import ConfigError, LockedError, Preempted, RunError, is_full, to_run_error
 from experiments.runtime.imports import check_one_root
-from experiments.runtime.machine import process_rank
+from experiments.runtime.machine import ensure_home, process_rank
 from experiments.runtime.preemption import ends_at_signals, is_default
 from experiments.runtime.secrets import redact
 from experiments.runtime.special_files import refuse_pipes
@@ -105,6 +105,7 @@ def start(
     """
     guard_streams()
     refuse_pipes()
+    ensure_home()
     end_with_parent()
     os.environ["HYDRA_FULL_ERROR"] = "1"  # exceptions reach us instead of Hydra's printer
     sweep = _Sweep(function, config_name, refused, parallel)

@@ -22,6 +22,7 @@ from typing import TypeVar
 from architectures.nearest_name import nearest_name
 from experiments.config.structured import typed
 from experiments.runtime.errors import ConfigError, RunError
+from experiments.runtime.machine import ensure_home
 from experiments.runtime.secrets import redact, refuse_secret
 from experiments.runtime.special_files import refuse_pipes
 from experiments.runtime.streams import guard_streams
@@ -63,6 +64,7 @@ def run_command(
     """
     guard_streams()
     refuse_pipes()
+    ensure_home()
     if shows_help(cls, description or "", arguments):
         return 0
     try:

@@ -153,6 +153,8 @@ def _json_rows(path: Path) -> Iterator[tuple[str, object]]:
         raise DataError(
             f"{path}, line {error.lineno}: not JSON ({error.msg}); one object to a line is '.jsonl'"
         ) from None
+    except ValueError as error:  # an integer of more digits than Python reads
+        raise DataError(f"{path}: not JSON ({error}); mend the file") from None
     except RecursionError:
         raise DataError(f"{path}: nested too deeply; mend the file") from None
     if not isinstance(rows, list):
@@ -170,13 +172,16 @@ def _jsonl_rows(path: Path) -> Iterator[tuple[str, object]]:
             if not text.strip():
                 continue
             try:
-                yield f"line {line_number}", json.loads(text)
+                row = json.loads(text)
             except json.JSONDecodeError as error:
                 raise DataError(
                     f"{path}, line {line_number}: not JSON ({error.msg}); mend the line"
                 ) from None
+            except ValueError as error:
+                raise DataError(f"{path}, line {line_number}: not JSON ({error}); mend the line") from None
             except RecursionError:
                 raise DataError(f"{path}, line {line_number}: nested too deeply; mend the line") from None
+            yield f"line {line_number}", row
 
 
 def _csv_rows(path: Path, columns: Sequence[str], delimiter: str) -> Iterator[tuple[str, object]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import re
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -89,6 +90,22 @@ def _text(path: Path) -> str:
 
 
 _UNSET = "start the processes of a run with torchrun or srun; for a single one, unset {names}"
+
+
+def ensure_home() -> None:
+    """Name a folder for caches where the user has none, as in a container with an unknown user.
+
+    Libraries, too, read HOME and USER, and else look the user up.
+    """
+    try:
+        Path.home()
+    except RuntimeError:
+        home = Path(tempfile.gettempdir(), f"archbench-{os.getuid()}")
+        home.mkdir(mode=0o700, exist_ok=True)
+        if home.stat().st_uid != os.getuid() or home.is_symlink():
+            raise ConfigError(f"{home} belongs to somebody else: set HOME to a folder of yours") from None
+        os.environ["HOME"] = str(home)
+        os.environ.setdefault("USER", str(os.getuid()))
 
 
 @dataclass(frozen=True, kw_only=True)

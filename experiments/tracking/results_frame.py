@@ -80,6 +80,8 @@ def read_results(
         DataError: a value is invalid; the message has its row and column.
     """
     table = read_frame(path, needed, only)
+    if not table.num_rows:
+        raise DataError(f"{path} has no rows: {REMEDY}, after a run has ended")
     kinds: dict[str, str | Json] = {**{name: column.kind for name, column in columns().items()}, **ADDED}
     for name in table.column_names:
         if name == "seed":

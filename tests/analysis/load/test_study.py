@@ -245,3 +245,10 @@ def test_a_folder_of_runs_of_two_other_studies_is_an_error(write_run: Any, tmp_p
         shutil.copytree(folder.parent, tmp_path / "runs" / "compare" / folder.parent.name)
     with pytest.raises(ValueError, match="has runs of study=one, study=two, and none of study=compare"):
         load_study(tmp_path / "runs", "compare")
+
+
+def test_a_number_of_hundreds_of_digits_is_no_number(write_run: Any, tmp_path: Path) -> None:
+    row = json.dumps({"kind": "train", "step": 1, "loss": 10**400, "tokens": 1})
+    write_run("mamba", 0, 2.4, tail=f"{row}\n")
+    history = load_history(tmp_path / "runs", "compare")
+    assert history["loss"].max() < 100

@@ -50,3 +50,10 @@ def test_a_file_that_is_no_frame_is_said(tmp_path: Path) -> None:
     (path := tmp_path / "rows.parquet").write_text("nothing")
     with pytest.raises(DataError, match=r"rows\.parquet cannot be read"):
         status(path)
+
+
+def test_a_frame_without_rows_is_an_error(tmp_path: Path) -> None:
+    row = {"cell": "a", "digest": "b", "seed": 0, "status": "complete", "score": 2.5}
+    pd.DataFrame([row]).iloc[:0].to_parquet(path := tmp_path / "rows.parquet")
+    with pytest.raises(DataError, match=r"rows\.parquet has no rows"):
+        status(path)

@@ -1,5 +1,6 @@
 """Cores and memory of a process: the least of machine, affinity, control groups and SLURM."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -127,3 +128,19 @@ def launched(variables: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None
         monkeypatch.delenv(name, raising=False)
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
+
+
+def test_a_user_without_a_home_gets_a_folder_for_caches(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unknown(uid: int) -> None:
+        raise KeyError(uid)
+
+    monkeypatch.setattr("pwd.getpwuid", unknown)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    for name in ("HOME", "USER"):
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
+    machine.ensure_home()
+    assert Path.home() == tmp_path / f"archbench-{os.getuid()}"
+    assert Path.home().stat().st_mode & 0o777 == 0o700
