@@ -40,6 +40,8 @@ BACKWARD = 3
 """FLOPs of a backward pass for one of the forward pass, which a model may repeat to save memory."""
 
 aten = torch.ops.aten
+OPERATIONS = ("aten", "prim", "prims", "profiler", "c10d", "_c10d_functional")
+"""Libraries of operations of PyTorch."""
 BATCHED = (aten.bmm, aten.baddbmm)
 OUTER = (aten.mul, aten.mul_)
 TRANSFORMS = {aten._fft_r2c: 2.5, aten._fft_c2r: 2.5, aten._fft_c2c: 5.0}
@@ -113,6 +115,8 @@ class ProductCounter(TorchDispatchMode):
                 self._add_pairs(flops, operands[-2], operands[-1], out)
             else:
                 self.add(certain=flops * _inside(operation, operands[0], out))
+        elif str(operation).partition(".")[0] not in OPERATIONS:
+            self.add(certain=custom_flops(operands, self.dependent))
         elif operation in OUTER and out.numel() > max(x.numel() for x in operands):
             self.add(possible=2 * out.numel())
         elif operation in TRANSFORMS:
@@ -139,6 +143,14 @@ class ProductCounter(TorchDispatchMode):
         for work in self.open:
             work.certain += certain
             work.possible += possible
+
+
+def custom_flops(operands: list[Tensor], dependent: set[StorageWeakRef]) -> float:
+    """Return the products of each token with the matrices that an operation of the user's library reads."""
+    read = [x for x in operands if StorageWeakRef(x.untyped_storage()) in dependent]
+    weights = [x for x in operands if x.ndim >= 2 and x.requires_grad and all(x is not y for y in read)]
+    tokens = max(x.numel() // max(x.shape[-1], 1) for x in read if x.ndim)
+    return 2.0 * tokens * sum(weight.numel() for weight in weights)
 
 
 def _inside(operation: Any, x: Tensor, out: Any) -> float:

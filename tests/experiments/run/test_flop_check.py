@@ -135,6 +135,28 @@ class Custom(Layer):
         return Square.apply(x_BTD, self.out.weight)
 
 
+@torch.library.custom_op("flop_check::product", mutates_args=())
+def product(x_BTD: torch.Tensor, weight_DD: torch.Tensor) -> torch.Tensor:
+    return x_BTD @ weight_DD
+
+
+product.register_autograd(
+    lambda context, gradient_BTD: (gradient_BTD, torch.zeros(D, D)), setup_context=lambda *_, **__: None
+)
+
+
+class Library(Layer):
+    """An operation that PyTorch cannot see into."""
+
+    def forward(self, x_BTD, context):
+        return product(x_BTD, self.out.weight)
+
+
+class ZeroLibrary(Library):
+    def flops(self, length):
+        return Flops()
+
+
 class Choosing(Layer):
     """Half of the tokens, chosen by their values, take another layer."""
 
@@ -246,7 +268,7 @@ def view_of(model):
     )  # fmt: skip
 
 
-HONEST = [Layer, Loop, Elementwise, Fourier, Attention, Recurrent, Tied, Custom, Choosing]
+HONEST = [Layer, Loop, Elementwise, Fourier, Attention, Recurrent, Tied, Custom, Library, Choosing]
 UNDERSTATED = [
     Half,
     Zero,
@@ -257,6 +279,7 @@ UNDERSTATED = [
     InFunction,
     Evaluated,
     Training,
+    ZeroLibrary,
 ]
 
 
