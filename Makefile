@@ -10,20 +10,20 @@ unexport PYTHONDONTWRITEBYTECODE
 PYTEST := $(BIN)/python -m pytest
 PARALLEL := --numprocesses $(JOBS) --dist loadfile --no-loadscope-reorder
 
-.PHONY: help install compare track test test-full validate test-slurm test-gpu test-kernels test-browser test-dataset test-dependencies durations bench lint pictures docs clean version release release-check
+.PHONY: help install compare track test test-all validate test-slurm test-gpu test-kernels test-browser test-dataset test-dependencies durations bench lint pictures docs clean version release release-check
 
 help:
 	@echo "make compare           train ten models on a CPU, print the answer and the tables, write the report"
 	@echo "make track             run a track: TRACK=cpu, and WORDS=workloads=parity for a part of it (docs/tracks/)"
 	@echo "make test              run the fast tests: a choice of the cases of every test"
-	@echo "make test-full         run all the other cases; SHARD=2/4 runs the second of four parts"
+	@echo "make test-all          run all tests"
 	@echo "make test-slurm        run jobs on a SLURM started on this machine; needs root, see docs/how-to/slurm.md"
 	@echo "make test-gpu          run the tests that need a CUDA device, see docs/performance/gpu.md"
 	@echo "make test-kernels      run the Triton kernels of mamba-ssm and flash-linear-attention in Triton's interpreter"
 	@echo "make test-browser      open the report and the board in Chromium, where it is installed"
 	@echo "make test-dataset      validate the metadata of the results with mlcroissant"
 	@echo "make test-dependencies test the wheel with RESOLUTION=lowest-direct or highest, and VERSION=3.13 of Python"
-	@echo "make durations         run both and record how long each test takes; nothing else running"
+	@echo "make durations         run all tests and record how long each takes; nothing else running"
 	@echo "make validate          validate the submissions that were added or changed since BASE=COMMIT"
 	@echo "make bench             measure what has a goal beside other libraries: half an hour, nothing else running"
 	@echo "make lint              ruff, mypy and the import contracts"
@@ -60,8 +60,8 @@ track: $(INSTALLED)
 test: $(INSTALLED)
 	@$(PYTEST) --tier fast $(PARALLEL)
 
-test-full: $(INSTALLED)
-	@$(PYTEST) --tier full $(if $(SHARD),--shard $(SHARD)) $(PARALLEL)
+test-all: $(INSTALLED)
+	@$(PYTEST) --tier all $(PARALLEL)
 
 test-slurm: $(INSTALLED)
 	@$(PYTEST) --tier all -m slurm tests/slurm

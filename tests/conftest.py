@@ -6,13 +6,16 @@ from collections.abc import Generator
 
 import pytest
 
-from tests import tiers
+from tests import forked, tiers
 
 pytest_plugins = ["pytester"]
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")  # else each starts processes
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
+
+forked.install()
 
 SECONDS: Counter[str] = Counter()
 """Processor seconds of each test of this session, with those of its processes and of its fixtures."""
@@ -21,16 +24,7 @@ SECONDS: Counter[str] = Counter()
 def pytest_addoption(parser: pytest.Parser) -> None:
     about = "which tests to run (tests/tiers.py): fast, but all where tests are named one by one"
     parser.addoption("--tier", choices=tiers.TIERS, help=about)
-    parser.addoption("--shard", metavar="N/COUNT", help="run one part of the tests, such as 2/4")
     parser.addoption("--record-durations", action="store_true", help="update tests/durations.json")
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    if (words := config.getoption("--shard")) is not None:
-        try:
-            tiers.parse_shard(words)
-        except ValueError as error:
-            raise pytest.UsageError(str(error)) from None
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -38,14 +32,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     tier = config.getoption("--tier") or ("all" if any("::" in word for word in config.args) else "fast")
     if tier != "all":
         fast = tiers.fast_tests(items, recorded)
-        left = [item for item in items if (item.nodeid in fast) != (tier == "fast")]
-        items[:] = [item for item in items if (item.nodeid in fast) == (tier == "fast")]
-        config.hook.pytest_deselected(items=left)
-    if (words := config.getoption("--shard")) is not None:
-        files = tiers.shard_files(items, recorded, *tiers.parse_shard(words))
-        left = [item for item in items if item.nodeid.partition("::")[0] not in files]
-        items[:] = [item for item in items if item.nodeid.partition("::")[0] in files]
-        config.hook.pytest_deselected(items=left)
+        config.hook.pytest_deselected(items=[item for item in items if item.nodeid not in fast])
+        items[:] = [item for item in items if item.nodeid in fast]
     tiers.sort_files(items, recorded)
 
 
@@ -76,4 +64,5 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
     if session.config.getoption("--record-durations") and not hasattr(session.config, "workerinput"):
-        tiers.write_durations(dict(SECONDS))
+        whole = session.config.args == session.config.getini("testpaths")
+        tiers.write_durations(dict(SECONDS), all_tests=whole and session.config.getoption("--tier") == "all")

@@ -6,7 +6,7 @@
 
 The faults are listed in ``planted_faults.yaml``, with the tier that catches each. The committed code is
 checked out into a scratch worktree. For each fault one line is replaced, and the tests that should notice run
-there: first those of the fast tier, then, where these pass, those of the full tier. The exit code is 1 where
+there: first those of the fast tier, then, where these pass, all of them. The exit code is 1 where
 another tier catches a fault than the listed one.
 """
 
@@ -40,7 +40,7 @@ class Fault:
     tests: str
     """Files or folders of ``tests/`` that should notice, separated by spaces."""
     tier: str
-    """The first tier, ``fast`` or ``full``, of which a test notices."""
+    """The first tier, ``fast`` or ``all``, of which a test notices."""
 
     def applied_to(self, text: str) -> str:
         """Return the source with the fault. Raises ValueError where the line is not there exactly once."""
@@ -99,7 +99,7 @@ def main() -> None:
     different = 0
     with scratch_worktree() as checkout:
         for fault in chosen:
-            tier = next((tier for tier in ("fast", "full") if notices(fault, checkout, tier)), "none")
+            tier = next((tier for tier in ("fast", "all") if notices(fault, checkout, tier)), "none")
             different += tier != fault.tier
             print(f"| {fault.name} | {fault.about} | `{fault.file}` | {tier} |", flush=True)
     sys.exit(different > 0)

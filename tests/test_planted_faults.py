@@ -12,7 +12,7 @@ from tests.planted_faults import FAULTS, Fault
 def test_a_fault_can_be_planted(fault: Fault) -> None:
     ast.parse(fault.applied_to((ROOT / fault.file).read_text()))
     assert all((ROOT / tests).exists() for tests in fault.tests.split())
-    assert fault.tier in ("fast", "full")
+    assert fault.tier in ("fast", "all")
 
 
 def test_a_line_that_is_gone_is_said() -> None:

@@ -1,7 +1,4 @@
-"""The two tiers run every test once, and the fast one something of each function that is not too slow."""
-
-from types import SimpleNamespace
-from typing import Any
+"""The fast tier runs something of each test function that is not too slow."""
 
 import pytest
 
@@ -13,8 +10,6 @@ from tests.tiers import (
     UNRECORDED,
     choose_cases,
     duration,
-    parse_shard,
-    shard_files,
     slower_than_recorded,
 )
 
@@ -72,20 +67,3 @@ def test_processor_seconds_of_a_test_and_its_processes_are_recorded(pytester: py
 
     assert pytester.inline_run("--tier=all", "-p", "no:cacheprovider", plugins=[Reader()]).ret == 0
     assert min(recorded["test_here"], recorded["test_there"]) > 0.35 > recorded["test_asleep"]
-
-
-def test_shards_hold_every_file_once_and_about_the_same_seconds() -> None:
-    recorded = {
-        f"{name}.py": {"test_a": seconds} for name, seconds in zip("abcdefg", range(1, 8), strict=True)
-    }
-    items: list[Any] = [SimpleNamespace(nodeid=f"{file}::test_a") for file in recorded]
-    shards = [shard_files(items, recorded, number, 3) for number in (1, 2, 3)]
-    assert sorted(file for shard in shards for file in shard) == sorted(recorded)
-    seconds = [sum(recorded[file]["test_a"] for file in shard) for shard in shards]
-    assert max(seconds) - min(seconds) <= 2
-
-
-@pytest.mark.parametrize("words", ["0/4", "5/4", "2", "a/b", "1/0"])
-def test_a_shard_that_there_is_not_is_refused(words: str) -> None:
-    with pytest.raises(ValueError, match="such as 2/4"):
-        parse_shard(words)

@@ -1,13 +1,10 @@
-"""Which tests `make test` runs, and which are left to `make test-full`.
+"""Which tests `make test` runs; `make test-all` runs all.
 
-A test marked ``full`` is left to the full tier, one marked ``fast`` is in the fast tier whatever it takes.
-Where a test has both marks, ``full`` decides. Of every other test function, the fast tier takes as many
-cases as fit into ``FUNCTION_SECONDS`` by the recorded durations, at least one, and none that takes longer
-than ``CASE_SECONDS``. The choice among the cases of a function is fixed by a hash of their names, so that
-new cases leave it as it is. The full tier runs what the fast tier leaves: together they run every test once.
-
-A tier can be cut into shards of about equal time, for machines that share it: ``--shard 2/4``. A shard has
-whole files.
+A test marked ``full`` is not in the fast tier, one marked ``fast`` is whatever it takes. Where a test has
+both marks, ``full`` decides. Of every other test function, the fast tier takes as many cases as fit into
+``FUNCTION_SECONDS`` by the recorded durations, at least one, and none that takes longer than
+``CASE_SECONDS``. The choice among the cases of a function is fixed by a hash of their names, so that new
+cases leave it as it is.
 
 ``tests/durations.json`` holds the recorded seconds, of the processor, so that other work on the machine does
 not count. `make durations` refreshes them, ``--record-durations`` those of the tests that are run.
@@ -33,7 +30,7 @@ LATE_SECONDS = 2.0
 UNRECORDED = 0.1
 """Seconds that a test counts whose file has never been recorded."""
 FILE = Path(__file__).with_name("durations.json")
-TIERS = ("fast", "full", "all")
+TIERS = ("fast", "all")
 
 
 Recorded = dict[str, dict[str, float]]
@@ -46,9 +43,13 @@ def read_durations() -> Recorded:
     return recorded
 
 
-def write_durations(seconds: dict[str, float]) -> None:
-    """Add the seconds of the tests of a session, by node id, to those recorded."""
-    recorded = read_durations()
+def write_durations(seconds: dict[str, float], all_tests: bool = False) -> None:
+    """Add the seconds of the tests of a session, by node id, to those recorded.
+
+    Args:
+        all_tests: the session ran all tests: forget those that there are no more.
+    """
+    recorded = {} if all_tests else read_durations()
     for node, each in seconds.items():
         file, _, test = node.partition("::")
         tests = recorded.setdefault(file, {})
@@ -101,27 +102,6 @@ def choose_cases(cases: list[tuple[str, float]]) -> list[str]:
     return chosen
 
 
-def parse_shard(words: str) -> tuple[int, int]:
-    """Return number and count of ``2/4``. Raises ValueError."""
-    number, _, count = words.partition("/")
-    if not (number.isdigit() and count.isdigit() and 1 <= int(number) <= int(count)):
-        raise ValueError(f"--shard {words}: write the number of the shard and their count, such as 2/4")
-    return int(number), int(count)
-
-
-def shard_files(items: list[pytest.Item], recorded: Recorded, number: int, count: int) -> set[str]:
-    """Return the files of a shard: each file, the longest first, goes to the shortest of ``count`` shards."""
-    totals = file_seconds(items, recorded)
-    seconds = [0.0] * count
-    chosen = set()
-    for file in sorted(totals, key=lambda file: (-totals[file], file)):
-        shortest = seconds.index(min(seconds))
-        seconds[shortest] += totals[file]
-        if shortest == number - 1:
-            chosen.add(file)
-    return chosen
-
-
 def file_seconds(items: list[pytest.Item], recorded: Recorded) -> dict[str, float]:
     """Return the seconds of the tests of each file."""
     totals: defaultdict[str, float] = defaultdict(float)
@@ -138,7 +118,7 @@ def sort_files(items: list[pytest.Item], recorded: Recorded) -> None:
 
 
 def fast_only(values: Iterable[Any], fast: Iterable[Any], unpack: bool = False) -> list[Any]:
-    """Return the values as parameters; those not in ``fast`` are left to the full tier.
+    """Return the values as parameters; those not in ``fast`` are not in the fast tier.
 
     ``unpack`` is for ``parametrize`` with several names: each value is then a tuple with one item for each.
     """

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import signal
+import subprocess
 import sys
 import time
 import traceback
@@ -14,12 +15,29 @@ import pytest
 
 from experiments.runtime.errors import RunError
 from experiments.training.parallel import collectives
+from tests import ROOT
 from tests.experiments.training.parallel.together import environment, free_port
 
+RECORDING = "FAULT_RECORD" in os.environ
+"""Whether faults are counted for the page (tests/faults/table.py): then all are injected."""
 
-def times(default: int, full: int) -> pytest.MarkDecorator:
-    """Runs a test with a few injections, and under the marker ``full`` with all."""
-    return pytest.mark.parametrize("times", [default, pytest.param(full, marks=pytest.mark.full)])
+
+@functools.cache
+def turn() -> int:
+    """Return a number that grows with each commit, so that commits choose different cases; 0 without git."""
+    counted = subprocess.run(["git", "rev-list", "--count", "HEAD"], cwd=ROOT, capture_output=True, text=True)
+    return int(counted.stdout) if counted.returncode == 0 else 0
+
+
+def times(default: int, recorded: int) -> pytest.MarkDecorator:
+    """Runs a test with a few injections, or with all where they are recorded."""
+    return pytest.mark.parametrize("times", [recorded if RECORDING else default])
+
+
+def seeds(few: int, recorded: int) -> pytest.MarkDecorator:
+    """Runs a test with a few of the seeds, in turn by commit, or with all where they are recorded."""
+    chosen = range(recorded) if RECORDING else sorted((few * turn() + each) % recorded for each in range(few))
+    return pytest.mark.parametrize("seed", chosen)
 
 
 def in_a_child(work: Callable[[], object]) -> int:

@@ -41,7 +41,7 @@ def test_f02_everything_reaches_the_disk_before_the_name_does(
     assert after == tmp_path.name, "the folder was not synced after the rename"
 
 
-@times(default=10, full=50)
+@times(default=10, recorded=50)
 def test_f02_bytes_that_never_reached_the_disk(tmp_path: Path, times: int, record: Any) -> None:
     chance = random.Random(2)
     for trial in range(times):
@@ -56,7 +56,7 @@ def test_f02_bytes_that_never_reached_the_disk(tmp_path: Path, times: int, recor
     record("F02", "tail of a committed file lost or zero", times, "set aside, previous step resumed")
 
 
-@times(default=40, full=1000)
+@times(default=40, recorded=1000)
 def test_f03_one_flipped_byte(tmp_path: Path, times: int, record: Any) -> None:
     chance = random.Random(3)
     folder = begun(tmp_path / "run")

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments.training.checkpoints import checkpoint
-from tests.faults.children import fork, in_a_child, times
+from tests.faults.children import fork, in_a_child, times, turn
 from tests.faults.models import begun, load, save
 
 CALLS = ("open", "fsync", "rename", "replace", "mkdir", "unlink", "rmdir", "link", "scandir", "stat", "close")
@@ -71,13 +71,14 @@ def points(tmp_path: Path) -> int:
     return int(counted.read_text())
 
 
-@times(default=8, full=10**6)
+@times(default=16, recorded=10**6)
 def test_f01_a_kill_at_calls_to_the_file_system(tmp_path: Path, times: int, record: Any) -> None:
-    """At every call of a save in the full run; at a few, evenly spread, in the default one."""
+    """At every call of a save where faults are recorded; else at a few, evenly spread, in turn by commit."""
     number = points(tmp_path)
     assert number > 40
     found = {6: 0, 9: 0}
-    every = range(0, number, -(-number // times))
+    step = -(-number // times)
+    every = range(turn() % step, number, step)
     for point in every:
         folder = begun(tmp_path / f"kill{point}")
 
@@ -102,7 +103,7 @@ def test_f01_a_kill_at_calls_to_the_file_system(tmp_path: Path, times: int, reco
     )
 
 
-@times(default=8, full=200)
+@times(default=8, recorded=200)
 def test_f01_a_sigkill_at_random_moments(tmp_path: Path, times: int, record: Any) -> None:
     chance = random.Random(1)
     for trial in range(times):

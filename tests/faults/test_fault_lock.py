@@ -19,7 +19,7 @@ from tests.experiments import commands
 from tests.faults.children import fork, in_a_child, times
 
 
-@times(default=20, full=50)
+@times(default=20, recorded=50)
 def test_f15_launched_many_times_at_once(tmp_path: Path, times: int, record: Any) -> None:
     folder, gate = tmp_path / "run", tmp_path / "gate"
 
@@ -51,7 +51,7 @@ def test_f15_launched_many_times_at_once(tmp_path: Path, times: int, record: Any
     )
 
 
-@times(default=10, full=50)
+@times(default=10, recorded=50)
 def test_f15_a_killed_holder_is_taken_over_at_once_and_by_one(
     tmp_path: Path, times: int, record: Any
 ) -> None:

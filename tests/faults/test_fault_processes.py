@@ -30,7 +30,7 @@ WORDS = (*commands.TINY, *commands.RECALL, "trainer.log_every=1", "trainer.check
 FILES = (*checkpoint.FILES, "MANIFEST.json")
 
 
-@times(default=8, full=100)
+@times(default=8, recorded=100)
 def test_f04_a_file_that_is_not_there_for_one_or_for_all(tmp_path: Path, times: int, record: Any) -> None:
     """Both take the same older step. Where a machine sees a folder of its own, it is a copy here."""
     chance = random.Random(4)
@@ -81,7 +81,7 @@ def test_f04_nothing_that_both_see_ends_both(tmp_path: Path) -> None:
     assert in_children(2, work) == [6, 6]
 
 
-@times(default=2, full=100)
+@times(default=2, recorded=100)
 def test_f30_the_clock_of_the_first_process_decides(tmp_path: Path, times: int, record: Any) -> None:
     """The other's is up to two hours ahead or behind; the job ends while they train."""
     chance = random.Random(30)

@@ -393,7 +393,7 @@ def test_f43_a_restart_that_trains_longer_than_it_costs_is_none(
     assert json.loads(path.read_text())["without_progress"] == 1
 
 
-@times(default=1, full=50)
+@times(default=1, recorded=50)
 def test_f14_the_end_of_the_job(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, undisturbed: dict[str, Any], times: int, record: Any
 ) -> None:

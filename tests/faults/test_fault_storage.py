@@ -192,7 +192,7 @@ def test_f07_what_is_half_removed_or_damaged_does_not_count(tmp_path: Path) -> N
     assert names == ["step-00000003", "step-00000009", "step-00000012"]
 
 
-@times(default=30, full=500)
+@times(default=30, recorded=500)
 def test_f07_there_is_always_a_whole_checkpoint(tmp_path: Path, times: int, record: Any) -> None:
     """Seen by a watcher that looks every millisecond while checkpoints come and go."""
     folder = begun(tmp_path)

@@ -16,7 +16,7 @@ import pytest
 
 from tests import ROOT
 from tests.experiments import commands
-from tests.faults.children import in_a_child
+from tests.faults.children import in_a_child, seeds
 from tests.faults.fuzzing import HangError, composed, outcome, random_words, time_limit
 
 EACH = 20
@@ -27,7 +27,7 @@ MEMORY = 12 * 2**30
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("seed", range(25))
+@seeds(5, recorded=25)
 def test_f45_a_random_configuration_is_planned_or_refused(seed: int, record: Any, capfd: Any) -> None:
     def work() -> None:
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY, resource.RLIM_INFINITY))
@@ -43,7 +43,7 @@ def test_f45_a_random_configuration_is_planned_or_refused(seed: int, record: Any
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("seed", range(4))
+@seeds(2, recorded=4)
 def test_f45_a_random_command_ends_with_a_documented_code(seed: int, tmp_path: Path, record: Any) -> None:
     words = (*random_words(random.Random(90_000 + seed)), "budget.tokens=500", "device.threads=1")
     command = [

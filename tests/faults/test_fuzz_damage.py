@@ -20,6 +20,7 @@ from experiments.runtime.errors import Preempted, RunError
 from experiments.runtime.preemption import Interruptions
 from slurm.submission import StudyRun
 from tests.experiments import commands
+from tests.faults.children import seeds
 from tests.faults.fuzzing import time_limit
 
 WORDS = (*commands.TINY, "budget.tokens=2048", "trainer.log_every=5", "trainer.checkpoint_every=10")
@@ -144,7 +145,7 @@ def files_of(folder: Path) -> list[Path]:
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("seed", range(13))
+@seeds(3, recorded=13)
 def test_f46_damage_of_an_ended_run_is_said(templates: dict[str, Path], seed: int, record: Any) -> None:
     """Ten damages for each seed."""
     score = None
@@ -176,7 +177,7 @@ def test_f46_damage_of_an_ended_run_is_said(templates: dict[str, Path], seed: in
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("seed", range(8))
+@seeds(2, recorded=8)
 def test_f46_damage_before_resuming_changes_no_result_in_silence(
     templates: dict[str, Path], seed: int, record: Any
 ) -> None:

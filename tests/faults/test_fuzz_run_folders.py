@@ -21,6 +21,7 @@ from experiments.runtime.preemption import Interruptions
 from experiments.tracking.run_files import checksum
 from experiments.tracking.run_folder import RunFolder, StudyFolders
 from tests.experiments import commands
+from tests.faults.children import seeds
 from tests.faults.fuzzing import time_limit
 from tests.faults.test_fuzz_damage import CODES, refusal
 
@@ -186,7 +187,7 @@ def check_run(run: Path) -> None:
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("seed", range(12))
+@seeds(3, recorded=12)
 def test_f50_a_run_folder_counts_for_its_own_run_alone(
     template: Path, tmp_path: Path, seed: int, record: Any
 ) -> None:

@@ -20,7 +20,7 @@ from experiments.runtime.run_status import RunStatus
 from experiments.runtime.yaml_state import parse_yaml
 from experiments.tracking.results_frame import KEY, read_results
 from tests.experiments.run.test_tuned_rates import ARM
-from tests.faults.children import in_a_child
+from tests.faults.children import in_a_child, seeds
 from tests.faults.fuzzing import time_limit
 from tests.faults.test_fuzz_damage import flip_bit, other_digit, zero_half
 
@@ -94,7 +94,7 @@ def check_frame(path: Path, about: str) -> None:
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("seed", range(8))
+@seeds(2, recorded=8)
 def test_f48_another_value_in_a_stored_frame_is_refused_or_kept(
     seed: int, tmp_path: Path, record: Any
 ) -> None:
@@ -119,7 +119,7 @@ def test_f48_another_value_in_a_stored_frame_is_refused_or_kept(
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("seed", range(4))
+@seeds(1, recorded=4)
 def test_f48_damaged_bytes_of_a_stored_frame_are_found(
     seed: int, tmp_path: Path, record: Any, capfd: Any
 ) -> None:
@@ -171,7 +171,7 @@ def reference(text: str) -> Any:
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("seed", range(8))
+@seeds(2, recorded=8)
 def test_f48_a_damaged_file_of_rates_is_refused_or_read_as_it_stands(
     seed: int, tmp_path: Path, record: Any
 ) -> None:
@@ -197,7 +197,7 @@ def test_f48_a_damaged_file_of_rates_is_refused_or_read_as_it_stands(
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("seed", range(8))
+@seeds(2, recorded=8)
 def test_f48_a_damaged_yaml_file_is_refused_or_read_as_omegaconf_reads_it(seed: int, record: Any) -> None:
     files = sorted([*CONF.rglob("*.yaml"), *(CONF.parent / "docs").rglob("*.yaml")])
     for case in range(2 * EACH):

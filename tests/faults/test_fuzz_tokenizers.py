@@ -8,12 +8,11 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from experiments.data.corpus import SPLITS
 from experiments.data.tokenizers.tokenizer import TokenizerConfig
 from experiments.runtime.errors import DataError
 from experiments.tasks.text.text import Text, TextConfig
+from tests.faults.children import seeds
 from tests.faults.random_tokenizers import random_folder, random_text
 
 EACH = 4
@@ -85,7 +84,7 @@ def check(task: Text, texts: dict[str, list[str]], about: str) -> bool:
     return lossy > 0
 
 
-@pytest.mark.parametrize("seed", range(40))
+@seeds(8, recorded=40)
 def test_f47_the_bytes_of_random_tokenizers_are_those_of_the_text(
     seed: int, tmp_path: Path, record: Any
 ) -> None:
