@@ -28,6 +28,8 @@ from experiments.runtime.errors import DataError, nearest
 SUFFIXES = (".json", ".jsonl", ".csv", ".tsv", ".parquet", ".conll")
 CONLL_COLUMNS = ("tokens", "tags")
 """The columns of a row that is a sentence of a .conll file."""
+DOCUMENT = "-DOCSTART-"
+"""The word of a line between documents."""
 _ENTITY_TAG = re.compile(r"O|[BIES]-\S+")
 
 
@@ -66,7 +68,8 @@ class RowsConfig:
     test_split: str | None = "test"
     """The dataset's test split; null carves it from the training split by row."""
     max_rows: int | None = None
-    """Read at most this many rows of each split of the source; null reads all."""
+    """Read at most this many rows of each split of the source, its first ones: no sample of a sorted source.
+    Null reads all."""
 
     def __post_init__(self) -> None:
         sources = [name for name in (self.made, "files", "hub") if name]
@@ -134,30 +137,56 @@ def _conll_rows(path: Path) -> Iterator[tuple[str, Any]]:
     """Sentences: each line has a word, optional columns, and the tag; empty lines separate sentences.
 
     Lines end at LF or CR LF only. Columns are separated by tabs where a line has one, else by spaces; other
-    white space is part of a word. Lines that begin with # are skipped as comments, unless they have as many
-    columns as other lines, and a tag.
+    white space is part of a word. Every word has as many columns, so that a word with a space is not cut.
     """
     text = decode_utf8(path.read_bytes(), path, 0)
     if "\n" not in text and "\r" in text.rstrip("\r"):
         raise DataError(f"{path}: its lines end at CR: convert it, for example with mac2unix")
     lines = [line.removesuffix("\r") for line in text.split("\n")]
-    plain = [_columns(line) for line in lines if line.strip() and not line.startswith("#")]
-    counts, tags = {len(columns) for columns in plain}, {columns[-1] for columns in plain}
+    form = _conll_form(lines)
     sentence: list[tuple[str, str]] = []
     begin = 0
     for line_number, line in enumerate([*lines, ""], start=1):
         columns = _columns(line)
-        is_word = len(columns) in counts and (columns[-1] in tags or _ENTITY_TAG.fullmatch(columns[-1]))
-        if line.startswith("#") and not is_word:
+        if line.startswith("#") and not form.has_word(line):
+            if sentence and len(columns) == form.columns:
+                raise DataError(f"{path}, line {line_number}: a comment, or a word? Separate columns by tabs")
             continue
-        if line.strip() and columns[0] != "-DOCSTART-":
+        if line.strip() and columns[0] != DOCUMENT:
             if len(columns) < 2 or not columns[0] or not columns[-1]:
                 raise DataError(f"{path}, line {line_number}: not a word and its tag; write 'word tag'")
+            if len(columns) != form.columns:
+                raise DataError(
+                    f"{path}, line {line_number}: {len(columns)} columns, the first word has {form.columns}: "
+                    "mend the line; separate columns by tabs where words have spaces"
+                )
             begin = begin if sentence else line_number
             sentence.append((columns[0], columns[-1]))
         elif sentence:
             yield f"line {begin}", dict(zip(CONLL_COLUMNS, zip(*sentence, strict=True), strict=True))
             sentence = []
+
+
+class _ConllForm(NamedTuple):
+    """What the words of a .conll file have in common, by which words that begin with # are recognised."""
+
+    columns: int
+    tags: frozenset[str]
+
+    def has_word(self, line: str) -> bool:
+        """Return True for a line of a word that begins with #, False for a comment such as ``# id = 1``."""
+        columns = _columns(line)
+        if len(columns) != self.columns or not columns[-1]:
+            return False
+        is_tag = columns[-1] in self.tags or _ENTITY_TAG.fullmatch(columns[-1]) is not None
+        return is_tag or ("\t" in line and not line.startswith("# "))
+
+
+def _conll_form(lines: Sequence[str]) -> _ConllForm:
+    """Return the form of the words that do not begin with #."""
+    found = [_columns(line) for line in lines if line.strip() and not line.startswith("#")]
+    words = [columns for columns in found if columns[0] != DOCUMENT]
+    return _ConllForm(len(words[0]) if words else 2, frozenset(columns[-1] for columns in words))
 
 
 def _columns(line: str) -> list[str]:

@@ -186,6 +186,7 @@ def test_comments_are_skipped_and_words_that_begin_with_a_hash_are_not(tmp_path,
     text = "\ufeff# id = 1\n# text = a O b\n#note\na_O\n#_B-X\n\n# newdoc\n-DOCSTART-_O\n\n#tag_O\nb_O\n"
     sentences = conll(tmp_path, text.replace("_", gap))
     assert sentences == [[("a", "O"), ("#", "B-X")], [("#tag", "O"), ("b", "O")]]
+    assert conll(tmp_path, "# newdoc\na\tNOUN\n#\tSYM\n") == [[("a", "NOUN"), ("#", "SYM")]]
 
 
 @pytest.mark.parametrize(
@@ -194,6 +195,8 @@ def test_comments_are_skipped_and_words_that_begin_with_a_hash_are_not(tmp_path,
         ("a\tO\rb\tO\r", "lines end at CR"),
         ("\tO\n", "line 1: not a word"),
         ("New York\t\n", "line 1: not a word"),
+        ("a O\nNew York B-X\n", "line 2: 3 columns, the first word has 2.*separate columns by tabs"),
+        ("a NOUN\n# SYM\n", "line 2: a comment, or a word"),
     ],
 )
 def test_lines_that_are_no_word_and_tag_are_named(tmp_path, text, message):

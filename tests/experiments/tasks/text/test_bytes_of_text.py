@@ -196,10 +196,11 @@ def test_targets_of_pairs_have_the_bytes_of_their_text(kind: str, tmp_path: Path
         )
     )
     batch = task.batch("test", 0, 0, 4)
-    bytes_B = (batch.bytes_BT * batch.answer_BT).sum(1).tolist()
+    in_file = [batch.references.index(target) for target in targets]
+    bytes_B = (batch.bytes_BT * batch.answer_BT).sum(1)[in_file].tolist()
     assert bytes_B[:3] == [len(target.encode()) for target in targets[:3]]
     cut = {"word_piece": "the " * 29 + "the", "sentence_piece": "the " * 29 + "the", "bytes": targets[3][:30]}
     assert bytes_B[3] == len(cut[kind])
-    assert task.scored_texts("test", 0, 0, 4)[3].decode() == cut[kind]
+    assert task.scored_texts("test", 0, 0, 4)[in_file[3]].decode() == cut[kind]
     assert task.lossy_documents("test") == {"word_piece": 4, "sentence_piece": 2, "bytes": 1}[kind]
     assert "in test" in str(task.note)
