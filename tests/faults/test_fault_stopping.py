@@ -461,3 +461,10 @@ def test_slow_steps_are_no_hanging_ones(tmp_path: Path) -> None:
         with watchdog.step():
             time.sleep(0.05)
     assert 0.45 < watchdog.allowed() < 5
+
+
+def test_the_end_of_a_job_that_has_ended_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A shell that outlives its job, such as screen, hands the variable on."""
+    monkeypatch.setenv("SLURM_JOB_START_TIME", str(time.time() - 90_000))
+    monkeypatch.setenv("SLURM_JOB_END_TIME", str(time.time() - 86_400))
+    assert Interruptions(120).reason is None

@@ -1,6 +1,7 @@
 """Folders: shards, what is missing or does not fit, what is refused, what older files look like."""
 
 import json
+import os
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -18,6 +19,7 @@ from architectures.backbones.s4 import S4, S4Config
 from architectures.layers.attention.config import AttentionConfig
 from architectures.layers.block import BlockConfig
 from architectures.layers.positions import PositionsConfig
+from architectures.pretrained import folder as folder_module
 from architectures.pretrained import load_folder, read_folder_config, save_folder
 from architectures.pretrained.tensor_rules import (
     ByHead,
@@ -326,3 +328,21 @@ def test_heads_alternate_in_a_fused_matrix() -> None:
     q, k, v = (torch.arange(6.0)[:, None] + shift for shift in (0, 10, 20))
     fused = ByHead("qkv", ("q", "k", "v"), num_heads=3).write([q, k, v])
     assert fused[:, 0].tolist() == [0, 1, 10, 11, 20, 21, 2, 3, 12, 13, 22, 23, 4, 5, 14, 15, 24, 25]
+
+
+@pytest.mark.parametrize(
+    "index", ['{"weight_map": {"a": 1}}', '{"weight_map": {"a": ["x"]}}', "[]", "9" * 5000]
+)
+def test_an_index_without_names_of_files_is_an_error(index: str, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "llama"}')
+    (tmp_path / "model.safetensors.index.json").write_text(index)
+    with pytest.raises(ValueError, match=r"index\.json cannot be read"):
+        folder_module._weight_files(tmp_path)
+
+
+def test_weights_that_are_a_pipe_are_an_error(tmp_path: Path) -> None:
+    """Opening it waited for ever."""
+    (tmp_path / "config.json").write_text('{"model_type": "llama"}')
+    os.mkfifo(tmp_path / "model.safetensors")
+    with pytest.raises(ValueError, match=r"model\.safetensors is neither a file"):
+        folder_module._family(tmp_path)

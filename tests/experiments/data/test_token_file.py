@@ -223,3 +223,15 @@ def test_a_folder_that_does_not_name_its_process_yet_is_in_use(tmp_path, monkeyp
         cache_room.remove_leftovers(tmp_path)
         assert work.exists()
     assert not work.exists()
+
+
+def test_a_prepared_folder_has_the_permissions_of_the_umask(tmp_path) -> None:
+    """It was readable for everybody, whatever the umask."""
+    for mask, mode in ((0o077, 0o700), (0o027, 0o750), (0o022, 0o755)):
+        (work := tmp_path / f"work-{mask}").mkdir(mode=0o700)
+        before = os.umask(mask)
+        try:
+            token_file.publish(work, folder := tmp_path / f"folder-{mask}")
+        finally:
+            os.umask(before)
+        assert folder.stat().st_mode & 0o777 == mode
