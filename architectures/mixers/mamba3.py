@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from architectures.backbone import Flops, linear_flops
-from architectures.kernels.backend import PORTABLE_PATHS, check_path
+from architectures.kernels.backend import check_installed, check_path, portable_path, resolve_path
 from architectures.layers.canon import filtered
 from architectures.layers.context import Context
 from architectures.layers.ssm.heads_config import HeadsConfig
@@ -49,10 +49,13 @@ class Mamba3Config(HeadsConfig):
     chunk: int = 64
     """Steps that become one matrix product; it changes the speed, not the result."""
     scan: str = "auto"
-    """Path of the scan: ``torch`` (chunks in PyTorch), ``reference`` (plain loop), ``auto``."""
+    """Path of the scan: ``cpp`` (the recurrence in C++, CPU), ``torch`` (chunks in PyTorch), ``reference``
+    (plain loop), or ``auto``: ``cpp`` with one input where it can run and is faster, else ``torch``."""
 
     def __post_init__(self) -> None:
-        check_path(self.scan, PORTABLE_PATHS)
+        check_path(self.scan, ("auto", "cpp", "torch", "reference"))
+        if self.scan == "cpp" and self.mimo_rank > 1:
+            raise ValueError(f"scan=cpp needs mimo_rank=1, not {self.mimo_rank}: set scan=auto or scan=torch")
         for name in ("num_heads", "head_dim", "d_state", "num_groups", "mimo_rank", "chunk", "A_floor"):
             value = getattr(self, name)
             if value is not None and value <= 0:
@@ -76,11 +79,11 @@ class Mamba3(RecurrentMixer):
 
     def __init__(self, d_model: int, config: Mamba3Config, *, norm_eps: float = 1e-5) -> None:
         super().__init__()
+        check_installed(config.scan)
         config = config.resolved(d_model)
         assert config.head_dim is not None
         assert config.d_state is not None
         self.config, self.norm_eps = config, norm_eps
-        self.path = "torch" if config.scan == "auto" else config.scan
         H, P, N, R = config.num_heads, config.head_dim, config.d_state, config.mimo_rank
         self.head_dim, self.d_state = P, N
         self.angles = max(1, int(N * config.rotary_fraction) // 2)
@@ -108,7 +111,15 @@ class Mamba3(RecurrentMixer):
         return {"x": x, "B": B, "C": C}
 
     def scan_path(self) -> str:
-        return self.path
+        return self.path(self.out.weight)
+
+    def path(self, operand: Tensor) -> str:
+        """Return the path of the scan for such an operand."""
+        if self.config.scan == "cpp":
+            return resolve_path("cpp", operand)
+        if self.config.scan != "auto":
+            return self.config.scan
+        return "torch" if self.config.mimo_rank > 1 else portable_path("linear attention", operand)
 
     def project(self, x_BTD: Tensor) -> tuple[Tensor, ...]:
         return (self.input(x_BTD),)
@@ -147,7 +158,7 @@ class Mamba3(RecurrentMixer):
             TrapezoidState(h_BHPN=h_BHPN, x_BHRP=self._inputs(x_BHP), B_BHRN=B_BHRN),
             reset_BT=document_starts(context),
             chunk=self.config.chunk,
-            path=self.path,
+            path=self.path(all_BTS),
         )
         after = {
             "ssm": last_BHPN,

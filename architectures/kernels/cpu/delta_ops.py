@@ -1,4 +1,4 @@
-"""Delta rules, gated linear attention and RWKV-7 in C++: one recurrence for all, float32 on a CPU.
+"""Delta rules, gated linear attention, RWKV-7 and Mamba-3 in C++: one recurrence for all, float32 on a CPU.
 
 The result does not depend on the number of threads, to the last bit.
 
@@ -36,11 +36,18 @@ def cpp_delta_rule(
 
 
 def cpp_gated_linear_attention(
-    q_BTHK: Tensor, k_BTHK: Tensor, v_BTHV: Tensor, log_decay_BTHK: Tensor, initial_BHKV: Tensor
+    q_BTHK: Tensor,
+    k_BTHK: Tensor,
+    v_BTHV: Tensor,
+    log_decay: Tensor,
+    initial_BHKV: Tensor,
+    *,
+    scale: float | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """See ``gated_linear_attention``; the queries are divided by the root of K here."""
-    scale = q_BTHK.shape[-1] ** -0.5
-    operands = (q_BTHK, k_BTHK, v_BTHV, None, log_decay_BTHK, None, None, initial_BHKV)
+    """See ``gated_linear_attention``. The queries are divided by the root of K, or times ``scale``; decays
+    are of channels (B, T, H, K) or of heads (B, T, H)."""
+    scale = q_BTHK.shape[-1] ** -0.5 if scale is None else scale
+    operands = (q_BTHK, k_BTHK, v_BTHV, None, log_decay, None, None, initial_BHKV)
     return _Recurrence.apply(torch.is_grad_enabled(), LINEAR, False, scale, *operands)
 
 

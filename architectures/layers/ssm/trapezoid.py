@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from architectures.kernels.cpu.delta_ops import cpp_gated_linear_attention
 from architectures.layers.ssm.ssd import chunk_decays
 
 
@@ -51,7 +52,8 @@ def trapezoid(
         state: that before the first step.
         reset_BT: True where a document begins, with a state of zeros and no input before.
         chunk: steps that ``torch`` turns into one matrix product.
-        path: ``reference`` for the plain loop, ``torch`` for chunks.
+        path: ``reference`` for the plain loop, ``torch`` for chunks, ``cpp`` for the loop in C++ (float32 on
+            a CPU, with one input).
 
     Returns:
         y (B, T, H, R, P) and the last state (B, H, P, N).
@@ -61,7 +63,7 @@ def trapezoid(
     operands = (x_BTHRP, exponent_BTH, now_BTH, before_BTH, B_BTHRN, C_BTHRN, state, reset_BT)
     if path == "reference" or x_BTHRP.shape[1] == 1:
         return _recurrence(*operands)
-    return _chunks(*operands, chunk)
+    return _one_input(*operands, chunk, path)
 
 
 def _recurrence(
@@ -92,7 +94,7 @@ def _outer(x_BHRP: Tensor, B_BHRN: Tensor) -> Tensor:
     return (x_BHRP[..., None] * B_BHRN[..., None, :]).sum(2)
 
 
-def _chunks(
+def _one_input(
     x_BTHRP: Tensor,
     exponent_BTH: Tensor,
     now_BTH: Tensor,
@@ -102,10 +104,51 @@ def _chunks(
     state: TrapezoidState,
     reset_BT: Tensor | None,
     chunk: int,
+    path: str,
 ) -> tuple[Tensor, Tensor]:
     """The state without the input of its step, ``g_t = h_t - now_t u_t``, has a recurrence with one input:
     ``g_t = exp(exponent_t) (g_(t-1) + (now_(t-1) + before_t) u_(t-1))``."""
-    length, R = x_BTHRP.shape[1], x_BTHRP.shape[3]
+    coefficient_BTH = exponent_BTH.exp() * (F.pad(now_BTH[:, :-1], (0, 0, 1, 0)) + before_BTH)
+    if reset_BT is not None:
+        coefficient_BTH = coefficient_BTH.masked_fill(reset_BT[..., None], 0.0)
+    earlier_BTHRP = torch.cat([state.x_BHRP[:, None], x_BTHRP[:, :-1]], dim=1)
+    written_BTHRP = earlier_BTHRP * coefficient_BTH[..., None, None]
+    keys_BTHRN = torch.cat([state.B_BHRN[:, None], B_BTHRN[:, :-1]], dim=1)
+    operands = (written_BTHRP, exponent_BTH, keys_BTHRN, C_BTHRN, state.h_BHPN, reset_BT)
+    y_BTHRP, g_BHPN = _in_cpp(*operands) if path == "cpp" else _chunks(*operands, chunk)
+    now_BTHRP = x_BTHRP * now_BTH[..., None, None]
+    scores_BTHRR = (C_BTHRN[..., :, None, :] * B_BTHRN[..., None, :, :]).sum(-1)
+    y_BTHRP = y_BTHRP + (scores_BTHRR[..., None] * now_BTHRP[..., None, :, :]).sum(-2)
+    return y_BTHRP, g_BHPN + _outer(now_BTHRP[:, -1], B_BTHRN[:, -1])
+
+
+def _in_cpp(
+    written_BTHRP: Tensor,
+    exponent_BTH: Tensor,
+    keys_BTHRN: Tensor,
+    C_BTHRN: Tensor,
+    g_BHPN: Tensor,
+    reset_BT: Tensor | None,
+) -> tuple[Tensor, Tensor]:
+    """Return what is read, and the last state: linear attention, whose queries are C."""
+    if reset_BT is not None:
+        exponent_BTH = exponent_BTH.masked_fill(reset_BT[..., None], -torch.inf)
+    q, k, v = (x.squeeze(3) for x in (C_BTHRN, keys_BTHRN, written_BTHRP))
+    y_BTHP, g_BHNP = cpp_gated_linear_attention(q, k, v, exponent_BTH, g_BHPN.mT, scale=1.0)
+    return y_BTHP[:, :, :, None], g_BHNP.mT
+
+
+def _chunks(
+    written_BTHRP: Tensor,
+    exponent_BTH: Tensor,
+    keys_BTHRN: Tensor,
+    C_BTHRN: Tensor,
+    g_BHPN: Tensor,
+    reset_BT: Tensor | None,
+    chunk: int,
+) -> tuple[Tensor, Tensor]:
+    """Return the same by matrix products over chunks."""
+    length, R = written_BTHRP.shape[1], written_BTHRP.shape[3]
     size = min(chunk, length)
 
     def chunked(operand: Tensor) -> Tensor:
@@ -113,13 +156,8 @@ def _chunks(
         padded = F.pad(operand, (0, 0) * (operand.ndim - 2) + (0, -length % size))
         return padded.unflatten(1, (-1, size)).transpose(2, 3)
 
-    coefficient_BTH = exponent_BTH.exp() * (F.pad(now_BTH[:, :-1], (0, 0, 1, 0)) + before_BTH)
-    if reset_BT is not None:
-        coefficient_BTH = coefficient_BTH.masked_fill(reset_BT[..., None], 0.0)
-    earlier_BTHRP = torch.cat([state.x_BHRP[:, None], x_BTHRP[:, :-1]], dim=1)
-    x_BKHSP = chunked(earlier_BTHRP * coefficient_BTH[..., None, None]).flatten(3, 4)  # S = Q R
-    B_BKHSN = chunked(torch.cat([state.B_BHRN[:, None], B_BTHRN[:, :-1]], dim=1)).flatten(3, 4)
-    C_BKHSN = chunked(C_BTHRN).flatten(3, 4)
+    parts = (written_BTHRP, keys_BTHRN, C_BTHRN)
+    x_BKHSP, B_BKHSN, C_BKHSN = (chunked(x).flatten(3, 4) for x in parts)  # S = Q R
     reset_BKQ = None if reset_BT is None else F.pad(reset_BT, (0, -length % size)).unflatten(1, (-1, size))
     decays = chunk_decays(chunked(exponent_BTH)[:, :, :, None], reset_BKQ, negative=False)
     between_BKHQQ, from_start_BKHQ, to_end_BKHQ, total_BKH = (decay.squeeze(3) for decay in decays)
@@ -129,17 +167,14 @@ def _chunks(
             x.repeat_interleave(R, dim=-1) for x in (from_start_BKHQ, to_end_BKHQ)
         )
     added_BKHPN = (x_BKHSP * to_end_BKHQ[..., None]).mT @ B_BKHSN
-    states, g_BHPN = [], state.h_BHPN
+    states = []
     for total_BH, added_BHPN in zip(total_BKH.unbind(1), added_BKHPN.unbind(1), strict=True):
         states.append(g_BHPN)
         g_BHPN = total_BH[..., None, None] * g_BHPN + added_BHPN
     y_BKHSP = (C_BKHSN @ B_BKHSN.mT * between_BKHQQ) @ x_BKHSP
     y_BKHSP = y_BKHSP + (C_BKHSN @ torch.stack(states, dim=1).mT) * from_start_BKHQ[..., None]
     y_BTHRP = y_BKHSP.unflatten(3, (size, R)).transpose(2, 3).flatten(1, 2)[:, :length]
-    now_BTHRP = x_BTHRP * now_BTH[..., None, None]
-    scores_BTHRR = (C_BTHRN[..., :, None, :] * B_BTHRN[..., None, :, :]).sum(-1)
-    y_BTHRP = y_BTHRP + (scores_BTHRR[..., None] * now_BTHRP[..., None, :, :]).sum(-2)
-    return y_BTHRP, g_BHPN + _outer(now_BTHRP[:, -1], B_BTHRN[:, -1])
+    return y_BTHRP, g_BHPN
 
 
 def trapezoid_flops(length: int, heads: int, rank: int, head_dim: int, state: int) -> int:

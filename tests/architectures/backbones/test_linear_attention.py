@@ -65,7 +65,7 @@ MIXERS = {
 }
 
 
-PORTABLE = ("mlstm", "mamba3")
+PORTABLE = ("mlstm", "mamba3, two inputs")
 """Mixers without kernels in C++."""
 
 

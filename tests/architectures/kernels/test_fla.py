@@ -100,7 +100,7 @@ def test_heads_of_other_widths_run_in_pytorch() -> None:
 
 @pytest.mark.parametrize("module", [mamba3, mlstm])
 def test_mixers_without_its_kernels_refuse_it(module: Any) -> None:
-    with pytest.raises(ValueError, match="scan='fla' must be one of auto, torch, reference"):
+    with pytest.raises(ValueError, match=r"scan='fla' must be one of auto, (cpp, )?torch, reference"):
         module.Config(scan="fla")
 
 
