@@ -20,6 +20,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import pandas as pd
@@ -88,7 +89,11 @@ class Comparison:
     frame: pd.DataFrame
     history: pd.DataFrame
     page: Findings
-    computed: Computed
+
+    @cached_property
+    def computed(self) -> Computed:
+        """Return what tables and figures need, each computed once."""
+        return Computed(self.frame)
 
     @property
     def folder(self) -> Path:
@@ -110,7 +115,7 @@ def prepare(config: CompareConfig) -> Comparison:
         frame = with_baseline(frame, config.baseline)
     speed = load_all_modes(Path(config.speed)) if config.speed else None
     page = find(frame, history, speed)
-    return Comparison(config=config, frame=frame, history=history, page=page, computed=Computed(frame))
+    return Comparison(config=config, frame=frame, history=history, page=page)
 
 
 def with_baseline(frame: pd.DataFrame, name: str) -> pd.DataFrame:
