@@ -71,7 +71,7 @@ def yaml_problems(folder: Path) -> Iterator[str]:
         name, text = path.relative_to(folder), path.read_text(encoding="utf-8", errors="replace")
         if foreign := _foreign(text):  # read_submission would resolve it
             yield f"{name} refers to {foreign}: write the value itself"
-        elif re.search(
+        elif path.parent != folder and re.search(
             r"(?m)@package|(?:override\s+|-\s*)/?hydra/|^\s*[\"']?hydra(?:\.\w+)?[\"']?\s*:", text
         ):
             yield f"{name} sets a package or Hydra's settings: a submission sets its backbone only"
