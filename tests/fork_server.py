@@ -64,6 +64,7 @@ def become(start: Any, streams: list[int]) -> None:
     os.environ.clear()
     os.environ.update(start.environment)
     os.chdir(start.folder)
+    os.umask(start.umask)
     sys.stdin = sys.__stdin__ = open(0, closefd=False)  # type: ignore[misc]  # noqa: SIM115
     sys.stdout = sys.__stdout__ = output(1, "strict")  # type: ignore[misc]
     sys.stderr = sys.__stderr__ = output(2, "backslashreplace")  # type: ignore[misc]

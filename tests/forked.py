@@ -4,7 +4,8 @@
 a server, which has imported the packages that commands import, but nothing of the project. All else is as in
 a process of its own: it is a child of this process with its number, signals, streams, environment and exit
 code, and ends as Python ends. Other commands start as ever, and so do those with another environment for what
-the server has imported (``FIXED``). Where Linux is missing, all do.
+the server has imported (``FIXED``). Where Linux is missing, all do. A test of what a process imports
+sets ``subprocess.Popen`` to ``honest_popen``.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ class Start:
     ignored: list[int]
     """Signals that its parent ignores, and so does it."""
     new_session: bool
+    umask: int
 
 
 def fixed(environment: Mapping[str, str]) -> dict[str, str]:
@@ -118,12 +120,14 @@ class Popen(honest_popen):  # type: ignore[type-arg]
         if server is None:
             super()._execute_child(*arguments)  # type: ignore[misc]
             return
+        os.umask(mask := os.umask(0))
         start = Start(
             words=[os.fspath(word) for word in given["args"]],
             environment=dict(os.environ if given["env"] is None else given["env"]),
             folder=os.path.abspath(given["cwd"] or "."),
             ignored=[each for each in signal.Signals if signal.getsignal(each) == signal.SIG_IGN],
             new_session=bool(given["start_new_session"]),
+            umask=mask,
         )
         ends = (given["p2cread"], given["c2pwrite"], given["errwrite"])
         self.pid = server.fork(start, [own if end == -1 else end for own, end in enumerate(ends)])

@@ -19,6 +19,7 @@ if __name__ == "__main__":
         "ignored": signal.getsignal(signal.SIGHUP) == signal.SIG_IGN,
         "streams": [each.fileno() for each in (sys.stdin, sys.stdout, sys.stderr)],
         "terminal": sys.stdout.isatty(),
+        "umask": os.umask(0),
     }
     print(json.dumps(about))
     print("error", file=sys.stderr)

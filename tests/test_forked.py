@@ -33,10 +33,11 @@ def test_it_is_as_if_python_had_started_it(tmp_path: Path, new_session: bool) ->
         "env": {**os.environ, "PYTHONPATH": str(ROOT), "SHOWN": "é\udcff"},
         "start_new_session": new_session,
     }
+    before = os.umask(0o027)
     found = ended(subprocess.Popen, "3", **options)
     assert found == ended(forked.honest_popen, "3", **options)
-    assert found[0] == 3
-    assert found[1]["parent"] == os.getpid()
+    os.umask(before)
+    assert (found[0], found[1]["umask"], found[1]["parent"]) == (3, 0o027, os.getpid())
 
 
 def test_an_error_ends_it_with_its_traceback() -> None:

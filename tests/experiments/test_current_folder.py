@@ -9,9 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from tests import ROOT
+from tests import ROOT, forked
 
 ARCHBENCH = Path(sys.executable).with_name("archbench")
+
+
+@pytest.fixture(autouse=True)
+def started_by_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A forked process has imported libraries before it knows its folder."""
+    monkeypatch.setattr(subprocess, "Popen", forked.honest_popen)
 
 
 def run(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:

@@ -55,7 +55,6 @@ def test_blocks_are_traced_whole_and_their_time_is_told_apart(
 @pytest.mark.parametrize(
     "words",
     [
-        ("backbone=decoder",),
         ("backbone=mamba",),
         ("backbone=s4",),
         ("backbone=moe",),
