@@ -25,7 +25,20 @@ from pathlib import Path
 from typing import Any
 
 PACKAGES = ("analysis", "architectures", "experiments", "slurm", "tests")
-FIXED = ("OMP_", "MKL_", "KMP_", "ATEN_", "LD_", "TORCH", "PYTORCH", "CUDA", "HF_", "PYTHON", "LC_", "LANG")
+FIXED = (
+    "OMP_",
+    "MKL_",
+    "KMP_",
+    "ATEN_",
+    "LD_",
+    "TORCH_",
+    "PYTORCH_",
+    "CUDA_",
+    "HF_",
+    "PYTHON",
+    "LC_",
+    "LANG",
+)
 """Prefixes of variables that are read when a package is imported."""
 FREE = ("PYTHONPATH", "PYTHONDONTWRITEBYTECODE", "PYTHONUNBUFFERED")
 _SET_CHILD_SUBREAPER = 36
@@ -55,10 +68,12 @@ class Server:
 
     def __init__(self) -> None:
         self.ours, theirs = socket.socketpair()
-        self.lock, self.owner, self.environment = threading.Lock(), os.getpid(), fixed(os.environ)
+        self.lock, self.owner = threading.Lock(), os.getpid()
         with theirs:
             self.process = honest_popen(
-                [sys.executable, str(SERVER), str(theirs.fileno())], pass_fds=[theirs.fileno()]
+                [sys.executable, str(SERVER), str(theirs.fileno())],
+                env=_environment,
+                pass_fds=[theirs.fileno()],
             )
 
     def fork(self, start: Start, streams: list[int]) -> int:
@@ -86,11 +101,14 @@ _NAMES = list(inspect.signature(honest_popen._execute_child).parameters)[1:]  # 
 _UNKNOWN = ("executable", "preexec_fn", "pass_fds", "umask", "process_group")
 """Options with which a process is not forked."""
 _server: Server | None = None
+_environment: dict[str, str] = {}
+"""Of the server: that of this process before the first test."""
 
 
 def install() -> None:
     """Fork the commands of the project from now on."""
     if sys.platform == "linux":
+        _environment.update(_environment or os.environ)
         subprocess.Popen = Popen  # type: ignore[misc]
 
 
@@ -107,7 +125,7 @@ def is_forkable(given: Mapping[str, Any]) -> bool:
     return (
         words[:2] == [sys.executable, "-m"]
         and words[2].split(".")[0] in PACKAGES
-        and (env is None or fixed(env) == fixed(os.environ))
+        and fixed(os.environ if env is None else env) == fixed(_environment)
     )
 
 
@@ -136,9 +154,9 @@ class Popen(honest_popen):  # type: ignore[type-arg]
 
 
 def _running() -> Server | None:
-    """Return the server of this process; None in a child of the one that has it."""
+    """Return the server of this process; None in a child of the process that has it."""
     global _server
     if _server is None:
         _server = Server()
-    alike = _server.owner == os.getpid() and _server.environment == fixed(os.environ)
-    return _server if alike and _server.process.poll() is None else None
+    alive = _server.owner == os.getpid() and _server.process.poll() is None
+    return _server if alive else None
