@@ -17,14 +17,15 @@ from tests.docs import renew_tables
 
 README = (ROOT / "README.md").read_text()
 
+TRAINED = [
+    "budget=smoke",
+    "budget.tokens=4200",
+    "trainer.test_examples=8",
+    "trainer.validation_examples=8",
+]
 SMALL = {
-    "train": [
-        "budget=smoke",
-        "budget.tokens=600",
-        "trainer.test_examples=8",
-        "trainer.validation_examples=8",
-    ],
-    "plan": ["budget=smoke", "budget.tokens=600", "trainer.test_examples=8", "trainer.validation_examples=8"],
+    "train": TRAINED,
+    "plan": TRAINED,
     "evaluate": ["examples=8"],
     "evaluate downstream": ["limit=8"],
     "benchmark": ["contexts=[64,128]", "seconds=0.01", "warmup_seconds=0.1", "decode_tokens=4"],
