@@ -1,4 +1,4 @@
-# The two commands of the README are `make compare` and `make test`. The first call of either makes .venv.
+# The commands of the README are `make demo`, `make compare` and `make test`. The first call of any makes .venv.
 PYTHON ?= python3
 JOBS ?= 2
 BIN := .venv/bin
@@ -10,10 +10,12 @@ unexport PYTHONDONTWRITEBYTECODE
 PYTEST := $(BIN)/python -m pytest
 PARALLEL := --numprocesses $(JOBS) --dist loadfile --no-loadscope-reorder
 
-.PHONY: help install compare track test test-all validate test-slurm test-gpu test-kernels test-browser test-dataset test-dependencies durations bench lint pictures docs clean version release release-check
+.PHONY: help install demo compare laptop track test test-all validate test-slurm test-gpu test-kernels test-browser test-dataset test-dependencies durations bench lint pictures docs clean version release release-check
 
 help:
-	@echo "make compare           train ten models on a CPU, print the answer and the tables, write the report"
+	@echo "make demo              train two models on one task with three seeds, and print a verdict: a minute"
+	@echo "make compare           train three models on text at growing compute, print the answer, write the report: ten minutes"
+	@echo "make laptop            the longer comparison: more models on text, and recall, infilling and sequence pairs"
 	@echo "make track             run a track: TRACK=cpu, and WORDS=workloads=parity for a part of it (docs/tracks/)"
 	@echo "make test              run the fast tests: a choice of the cases of every test"
 	@echo "make test-all          run all tests"
@@ -43,8 +45,14 @@ $(INSTALLED): pyproject.toml constraints.txt
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
 	@touch $@
 
+demo: $(INSTALLED)
+	@$(BIN)/archbench train study=demo $(WORDS)
+
 compare: $(INSTALLED)
-	@$(BIN)/archbench plan study=laptop $(WORDS)
+	@$(BIN)/archbench train study=main $(WORDS)
+	@$(BIN)/archbench compare study=main $(filter runs=%,$(WORDS))
+
+laptop: $(INSTALLED)
 	@$(BIN)/archbench train study=laptop $(WORDS)
 	@$(BIN)/archbench train study=compare $(WORDS)
 	@$(BIN)/archbench train study=infilling $(WORDS)
