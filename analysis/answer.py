@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from analysis.load.study import load_study
-from analysis.stats.versus_baseline import with_differences
+from analysis.stats.computed import Computed
 from analysis.tables.compute import over_compute
 from analysis.tables.sentences import answers
 from analysis.tables.terminal import wrapped
@@ -37,8 +37,8 @@ def sentences(config: AnswerConfig) -> list[str]:
 
     Raises ValueError if the study has no runs.
     """
-    frame = load_study(Path(config.runs), config.study)
-    return over_compute(frame) or answers(with_differences(frame))
+    computed = Computed(load_study(Path(config.runs), config.study))
+    return over_compute(computed.frame, computed.multipliers) or answers(computed.arms)
 
 
 def show(lines: list[str]) -> None:
