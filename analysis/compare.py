@@ -20,7 +20,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 
 import pandas as pd
@@ -32,6 +31,7 @@ from analysis.figures.matplotlib_export import printed
 from analysis.figures.verdicts import verdict_figure
 from analysis.files import csv_text, parquet, write
 from analysis.load.arm_names import arm_names_without_folders
+from analysis.load.object_columns import with_objects
 from analysis.load.study import load_history, load_study
 from analysis.report.page import Findings, find, render_page
 from analysis.speed.rows import load_all_modes
@@ -86,14 +86,14 @@ class Comparison:
     """The runs of a study, with everything that is computed from them."""
 
     config: CompareConfig
-    frame: pd.DataFrame
+    computed: Computed
     history: pd.DataFrame
     page: Findings
 
-    @cached_property
-    def computed(self) -> Computed:
-        """Return what tables and figures need, each computed once."""
-        return Computed(self.frame)
+    @property
+    def frame(self) -> pd.DataFrame:
+        """Return the runs."""
+        return self.computed.frame
 
     @property
     def folder(self) -> Path:
@@ -114,8 +114,9 @@ def prepare(config: CompareConfig) -> Comparison:
     if config.baseline:
         frame = with_baseline(frame, config.baseline)
     speed = load_all_modes(Path(config.speed)) if config.speed else None
-    page = find(frame, history, speed)
-    return Comparison(config=config, frame=frame, history=history, page=page)
+    computed = Computed(with_objects(frame))
+    page = find(computed.frame, history, speed, computed)
+    return Comparison(config=config, computed=computed, history=history, page=page)
 
 
 def with_baseline(frame: pd.DataFrame, name: str) -> pd.DataFrame:
@@ -200,10 +201,10 @@ def table_files(comparison: Comparison, warnings: list[str]) -> dict[str, str | 
 def figure_files(comparison: Comparison) -> dict[str, str | bytes]:
     """Return the contents of the figures of a study, by the name of the file."""
     contents: dict[str, str | bytes] = {}
-    if (verdicts := verdict_figure(comparison.frame)) is not None:
+    if (verdicts := verdict_figure(comparison.frame, comparison.computed.arms)) is not None:
         for kind in ("svg", "png"):
             contents[f"verdicts.{kind}"] = figure_bytes(verdicts, kind, VERDICTS_DPI)
-    if (against := against_figure(comparison.frame)) is not None:
+    if (against := against_figure(comparison.frame, comparison.computed.against)) is not None:
         contents["against.svg"] = against
     if comparison.config.figures:
         figures = {name: figure for name, figure in comparison.page.figures.items() if figure is not None}

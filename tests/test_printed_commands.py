@@ -19,6 +19,7 @@ from analysis.load.records import read_records
 from analysis.load.study import load_history, load_study
 from analysis.report.needs import needs, speed_commands, training_commands
 from analysis.report.page import find, render_page
+from analysis.stats.computed import Computed
 from analysis.track.results import scored_runs
 from analysis.track.rules import read_track
 from analysis.track.runs import sweep
@@ -73,7 +74,9 @@ def in_text(text: str) -> list[str]:
 
 
 def of_report(frame: pd.DataFrame, history: pd.DataFrame = NO_POINTS) -> set[str]:
-    found = {command for need in needs(frame, history, FIGURES).values() for command in need.commands}
+    found = {
+        command for need in needs(Computed(frame), history, FIGURES).values() for command in need.commands
+    }
     return found | set(training_commands(frame)) | set(speed_commands(frame))
 
 

@@ -9,12 +9,12 @@ from analysis.load.scale_order import scale_groups
 from analysis.stats.against_variable import against_scores, against_title, label, line_name
 
 
-def against_figure(frame: pd.DataFrame) -> bytes | None:
+def against_figure(frame: pd.DataFrame, scores: pd.DataFrame | None = None) -> bytes | None:
     """Return scores against the variable as SVG, a panel for each task; None without ``study.against``.
 
     The variable's axis is logarithmic. The same frame always gives the same bytes.
     """
-    scores = against_scores(frame)
+    scores = against_scores(frame) if scores is None else scores
     if scores.empty:
         return None
     # Matplotlib is slow to import; studies without such a figure do not load it.

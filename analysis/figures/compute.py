@@ -23,14 +23,14 @@ from analysis.tables.format import budget
 from analysis.tables.sentences import with_likelihood
 
 
-def score_over_compute(frame: pd.DataFrame) -> go.Figure | None:
+def score_over_compute(frame: pd.DataFrame, table: pd.DataFrame | None = None) -> go.Figure | None:
     """Draw test scores with 95% intervals over seeds against training FLOPs, a line for each backbone.
 
     Trivial baselines of the task near these scores are thin horizontal lines. A panel for each task and
     likelihood type; None if no backbone was trained with several budgets. A panel is left out if two of its
     models differ in something else than the budget.
     """
-    table = arm_table(frame)
+    table = arm_table(frame) if table is None else table
     arms = table[ranked(table) & table["training_flops"].gt(0)]
     arms = arms.assign(line=lines(arms)).sort_values("training_flops")
     panels = [group for group in arms.groupby(["task", "likelihood"], dropna=False) if has_budgets(group[1])][

@@ -49,9 +49,9 @@ def is_map(tests: list[str]) -> bool:
     return bool(changed) and all(tuple(names) == MAP_AXES for names in changed)
 
 
-def further_curves(frame: pd.DataFrame) -> go.Figure | None:
+def further_curves(frame: pd.DataFrame, scores: pd.DataFrame | None = None) -> go.Figure | None:
     """Draw the score on each extra evaluation, a panel for each task; None if there are only maps."""
-    scores = further_scores(frame)
+    scores = further_scores(frame) if scores is None else scores
     panels = [(p, rows) for p, rows in scale_groups(scores) if not is_map(list(rows["test"]))]
     if not panels:
         return None
@@ -85,9 +85,9 @@ def _metric(frame: pd.DataFrame, task: str) -> str:
     return str(frame[frame["task"] == task]["metric"].dropna().iloc[0]).replace("_", " ")
 
 
-def recall_maps(frame: pd.DataFrame) -> go.Figure | None:
+def recall_maps(frame: pd.DataFrame, scores: pd.DataFrame | None = None) -> go.Figure | None:
     """Draw the score by length and depth of the needle, a map for each arm; None without such evaluations."""
-    scores = further_scores(frame)
+    scores = further_scores(frame) if scores is None else scores
     panels = [
         ((task, model), rows[rows["test"] != TRAINED])
         for (task, _, model), rows in scale_groups(scores, [*TASK_SCALE, "arm"])

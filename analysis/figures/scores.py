@@ -26,9 +26,9 @@ ROWS = 6
 """Arms whose labels fit in a panel of the default height."""
 
 
-def final_scores(frame: pd.DataFrame) -> go.Figure | None:
+def final_scores(frame: pd.DataFrame, table: pd.DataFrame | None = None) -> go.Figure | None:
     """Draw test scores: mean with 95% t-interval, and the seeds as small dots; None without scores."""
-    table = arm_table(frame)
+    table = arm_table(frame) if table is None else table
     table = table[table["score"].map(math.isfinite)]
     groups = [(key, rows) for key, rows in scale_groups(table) if (rows["kind"] == "arm").any()]
     if not groups:

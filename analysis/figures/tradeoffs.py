@@ -55,7 +55,9 @@ def measured_costs(frame: pd.DataFrame) -> dict[str, tuple[str, float, str]]:
     return {key: value for key, value in COSTS.items() if key != MEMORY or on_gpu}
 
 
-def pareto_fronts(frame: pd.DataFrame, speed: pd.DataFrame | None = None) -> go.Figure | None:
+def pareto_fronts(
+    frame: pd.DataFrame, speed: pd.DataFrame | None = None, table: pd.DataFrame | None = None
+) -> go.Figure | None:
     """Draw the score against each cost, for each task and likelihood type, with 95% intervals over seeds.
 
     Arms that have not learned the task are left out. A dotted line connects the Pareto front; dominated arms
@@ -64,8 +66,9 @@ def pareto_fronts(frame: pd.DataFrame, speed: pd.DataFrame | None = None) -> go.
     Args:
         frame: from ``load_study``.
         speed: rows of ``experiments.benchmark``, for decoding speed.
+        table: ``arm_table`` of the frame, if it is there already.
     """
-    arms = arm_table(frame)
+    arms = arm_table(frame) if table is None else table
     arms = with_costs(arms[ranked(arms)], speed)
     groups = list(scale_groups(arms, [*TASK_SCALE, "likelihood"], dropna=False))
     costs = measured_costs(frame)

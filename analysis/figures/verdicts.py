@@ -59,9 +59,14 @@ CAPTION = (
 )
 
 
-def verdict_figure(frame: pd.DataFrame) -> Figure | None:
-    """Return the figure of a study's frame; None if no model has a score."""
-    rows = with_differences(frame)
+def verdict_figure(frame: pd.DataFrame, arms: pd.DataFrame | None = None) -> Figure | None:
+    """Return the figure of a study's frame; None if no model has a score.
+
+    Args:
+        frame: runs.
+        arms: their ``with_differences``, if it is there already.
+    """
+    rows = with_differences(frame) if arms is None else arms
     rows = rows[(rows["kind"] == "arm") & (rows["seeds"] > 0)]
     tasks = [task_rows for _, task_rows in scale_groups(rows)][:MOST_PANELS]
     if not tasks:

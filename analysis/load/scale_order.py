@@ -37,6 +37,11 @@ def scale_size(scale: str) -> float:
     return math.nan
 
 
+def in_table(rows: pd.DataFrame, task: object, scale: object) -> pd.DataFrame:
+    """Return the rows of one task and scale."""
+    return rows[(rows["task"] == task) & (rows["scale"] == scale)]
+
+
 def scale_groups(
     frame: pd.DataFrame, columns: Sequence[str] = tuple(TASK_SCALE), *, dropna: bool = True
 ) -> Iterator[tuple[Any, pd.DataFrame]]:

@@ -12,12 +12,12 @@ from analysis.figures.contexts import EVALUATED
 from analysis.figures.tradeoffs import measured_costs, with_costs
 from analysis.load.scale_order import TASK_SCALE
 from analysis.scaling.points import study_points
-from analysis.stats.arms import arm_table, finished, ranked
+from analysis.stats.arms import finished, ranked
+from analysis.stats.computed import Computed
 from analysis.stats.learning_rates.sensitivity import FEW, rate_runs
 from analysis.stats.targets.performance_profile import MIN_TASKS, whole_tasks
 from analysis.stats.text_slices import run_slices
 from analysis.stats.verdicts.family import MIN_SEEDS
-from analysis.stats.versus_baseline import with_differences
 from analysis.tables.headings import study_name, untested
 from experiments.config.study import study_command, train_command, train_words, typed_command
 from experiments.runtime.console import plural
@@ -38,14 +38,15 @@ class Need:
     """Each can be typed as it is."""
 
 
-def needs(frame: pd.DataFrame, history: pd.DataFrame, names: Iterable[str]) -> dict[str, Need]:
+def needs(computed: Computed, history: pd.DataFrame, names: Iterable[str]) -> dict[str, Need]:
     """Return why figures of the report are empty, by their names.
 
     Args:
-        frame: from ``load_study``.
+        computed: runs, and what was computed of them.
         history: from ``load_history``, of the same study.
         names: of the figures that are empty, of ``analysis.report.page.find``.
     """
+    frame = computed.frame
     again = () if finished(frame).all() else training_commands(frame)
     reasons: dict[str, Callable[[], Need]] = {
         "training_loss": lambda: Need(reason="No run has logged two training losses"),
@@ -56,11 +57,11 @@ def needs(frame: pd.DataFrame, history: pd.DataFrame, names: Iterable[str]) -> d
             commands=training_commands(frame, "trainer.evaluate_every=50"),
         ),
         "compute_to_target": lambda: Need(
-            reason=_levels(frame, history), commands=training_commands(frame, "trainer.evaluate_every=50")
+            reason=_levels(computed, history), commands=training_commands(frame, "trainer.evaluate_every=50")
         ),
         "learning_rates": lambda: Need(reason=_rates(frame), commands=(_train("compare_rates"),)),
         "scaling_laws": lambda: Need(reason=_sizes(frame, history), commands=(_train("ladder"),)),
-        "pareto_fronts": lambda: Need(reason=_costs(frame), commands=again),
+        "pareto_fronts": lambda: Need(reason=_costs(computed), commands=again),
         "further_tests": lambda: Need(
             reason="No extra evaluations of the same models were made",
             commands=training_commands(frame, LONGER),
@@ -71,7 +72,7 @@ def needs(frame: pd.DataFrame, history: pd.DataFrame, names: Iterable[str]) -> d
         ),
         "positions": lambda: _positions(frame),
         "slices": lambda: Need(reason=_slices(frame)),
-        "gains": lambda: Need(reason=_tested(frame)),
+        "gains": lambda: Need(reason=_tested(computed)),
         "performance_profiles": lambda: Need(reason=_tasks(frame), commands=(_train("state_tracking"),)),
         "gradient_norms": lambda: Need(reason="No gradient norms were logged"),
     }
@@ -124,12 +125,12 @@ def _most(groups: pd.Series) -> int:
     return 0 if groups.empty else int(groups.max())
 
 
-def _whole_arms(frame: pd.DataFrame) -> pd.DataFrame:
-    return arm_table(frame).query("kind == 'arm' and seeds > 0 and seeds == runs")
+def _whole_arms(table: pd.DataFrame) -> pd.DataFrame:
+    return table.query("kind == 'arm' and seeds > 0 and seeds == runs")
 
 
-def _levels(frame: pd.DataFrame, history: pd.DataFrame) -> str:
-    models = _most(_whole_arms(frame).groupby(TYPE, dropna=False).size())
+def _levels(computed: Computed, history: pd.DataFrame) -> str:
+    models = _most(_whole_arms(computed.table).groupby(TYPE, dropna=False).size())
     points = _most(history[history["kind"] == "validation"].groupby("path").size())
     return (
         _lacking(2, models, "model", "of one likelihood type whose runs have all ended")
@@ -153,10 +154,10 @@ def _sizes(frame: pd.DataFrame, history: pd.DataFrame) -> str:
     )
 
 
-def _costs(frame: pd.DataFrame) -> str:
-    arms = arm_table(frame)
+def _costs(computed: Computed) -> str:
+    arms = computed.table
     arms = with_costs(arms[ranked(arms)], None)
-    counts = arms.groupby(TYPE, dropna=False)[list(measured_costs(frame))].count()
+    counts = arms.groupby(TYPE, dropna=False)[list(measured_costs(computed.frame))].count()
     most = _most(counts.max(axis=1))
     return _lacking(2, most, "model", "of one likelihood type that have learned their task, of known cost")
 
@@ -167,10 +168,10 @@ def _slices(frame: pd.DataFrame) -> str:
     return _lacking(2, _most(models), "model", which) or "The runs of a text saw different data"
 
 
-def _tested(frame: pd.DataFrame) -> str:
-    whole = _whole_arms(frame)
+def _tested(computed: Computed) -> str:
+    whole = _whole_arms(computed.table)
     models = whole[whole["seeds"] >= MIN_SEEDS].groupby(TYPE, dropna=False).size()
-    reasons = with_differences(frame)["reason"].dropna().unique()
+    reasons = computed.arms["reason"].dropna().unique()
     return (
         _lacking(2, _most(models), "model", f"of one likelihood type with {MIN_SEEDS} seeds")
         or "; ".join(map(untested, reasons))

@@ -47,7 +47,6 @@ from analysis.stats.learning_rates.sensitivity import rate_notes, rate_optima, r
 from analysis.stats.ranking.ranks import baseline_gains, levels_reached
 from analysis.stats.run_costs import cost_grid, stability_grid
 from analysis.stats.targets.performance_profile import lines
-from analysis.stats.text_slices import slice_table
 from analysis.tables.compute import compute_answers
 from analysis.tables.format import flops
 from analysis.tables.headings import counts_line, joined_lines, study_name, verdict
@@ -79,31 +78,38 @@ class Findings:
     """Rows of ``experiments.benchmark``, where the report was given some."""
 
 
-def find(frame: pd.DataFrame, history: pd.DataFrame, speed: pd.DataFrame | None = None) -> Findings:
+def find(
+    frame: pd.DataFrame,
+    history: pd.DataFrame,
+    speed: pd.DataFrame | None = None,
+    computed: Computed | None = None,
+) -> Findings:
     """Return every figure of the report.
 
     Args:
         frame: from ``load_study``.
         history: from ``load_history``, of the same study.
         speed: rows of ``experiments.benchmark``, from ``analysis.speed.rows.load_speed``.
+        computed: what was computed of the frame before.
 
     Raises ValueError where a run's evaluation by position cannot be read.
     """
-    laws = scaling_fits(frame, history)
+    computed = computed or Computed(frame)
+    laws, table = scaling_fits(frame, history), computed.table
     figures = {
-        "score_over_compute": score_over_compute(frame),
+        "score_over_compute": score_over_compute(frame, table),
         "training_loss": loss_curves(frame, history),
         "learning_curves": learning_curves(frame, history),
-        "final_scores": final_scores(frame),
-        "compute_to_target": compute_to_target(levels_reached(frame, history), frame),
+        "final_scores": final_scores(frame, table),
+        "compute_to_target": compute_to_target(levels_reached(frame, history, table), frame),
         "learning_rates": rate_curves(rate_runs(frame)),
         "scaling_laws": scaling_curves(laws),
-        "pareto_fronts": pareto_fronts(frame, None if speed is None else given(speed)),
-        "further_tests": further_curves(frame),
-        "recall_maps": recall_maps(frame),
+        "pareto_fronts": pareto_fronts(frame, None if speed is None else given(speed), table),
+        "further_tests": further_curves(frame, computed.further),
+        "recall_maps": recall_maps(frame, computed.further),
         "positions": position_curves(read_positions(frame), frame),
-        "slices": slice_gains(slice_table(frame), frame),
-        "gains": forest(baseline_gains(frame), frame),
+        "slices": slice_gains(computed.slices, frame),
+        "gains": forest(baseline_gains(frame, table, computed.pairs), frame),
         "performance_profiles": profiles(frame),
         "speed": None if speed is None else speed_curves(speed),
         "memory": None if speed is None else memory_curves(speed),
@@ -133,13 +139,14 @@ def render_page(
     computed: Computed | None = None,
 ) -> str:
     """Return the report of a study as HTML text; ``content`` is the result of ``find``."""
-    content, computed = content or find(frame, history), computed or Computed(frame)
+    computed = computed or Computed(frame)
+    content = content or find(frame, history, computed=computed)
     style, script = (Markup((HERE / name).read_text(encoding="utf-8")) for name in ("page.css", "page.js"))
     return environment(HERE / "templates").get_template("page.html.j2").render(
         policy=POLICY, axes=list(AXES.values()), likelihood_types=LIKELIHOOD_TYPES,
         style=style, script=script, plotly=_packed_plotly(),
         plots={name: figure and plot_json(figure) for name, figure in content.figures.items()},
-        needs=needs(frame, history, [name for name, figure in content.figures.items() if figure is None]),
+        needs=needs(computed, history, [name for name, figure in content.figures.items() if figure is None]),
         **_summary(computed), **_sections(computed, history, content),
     )  # fmt: skip
 
@@ -209,7 +216,7 @@ def switches(frame: pd.DataFrame) -> list[Switch]:
 def _sections(computed: Computed, history: pd.DataFrame, content: Findings) -> dict[str, object]:
     """Return the tables and notes of all sections."""
     frame = computed.frame
-    image, speed = against_figure(frame), content.speed
+    image, speed = against_figure(frame, computed.against), content.speed
     task_scales = [(str(task), str(scale)) for (task, scale), _ in scale_groups(frame)]
     measured: dict[str, object] = {"measured": False}
     if speed is not None:
@@ -223,7 +230,7 @@ def _sections(computed: Computed, history: pd.DataFrame, content: Findings) -> d
     return measured | {
         "task_tables": tables.task_tables(computed),
         "cards": cards(frame, history),
-        "further_tables": [grid for names in task_scales for grid in more_tables(frame, *names)],
+        "further_tables": [grid for names in task_scales for grid in more_tables(computed, *names)],
         "slice_tables": list(slice_grids(computed.slices)),
         "tables_over_tasks": grids_over_tasks(computed),
         "stability_table": stability_grid(frame, history),

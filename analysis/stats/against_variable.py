@@ -10,7 +10,7 @@ import math
 
 import pandas as pd
 
-from analysis.load.scale_order import scale_groups, task_label
+from analysis.load.scale_order import in_table, scale_groups, task_label
 from analysis.stats.arms import arm_table, finished, study_setting
 from analysis.stats.grid import Grid
 from analysis.stats.intervals import mean_interval
@@ -27,18 +27,24 @@ COLUMNS = [
 ]  # fmt: skip
 
 
-def against_scores(frame: pd.DataFrame) -> pd.DataFrame:
+def against_scores(frame: pd.DataFrame, table: pd.DataFrame | None = None) -> pd.DataFrame:
     """Return one row for each arm, in order of likelihood type, backbone and ``x``; columns: ``COLUMNS``.
 
     ``x`` is the arm's mean of the column that ``study.against`` names. ``change`` is the mean paired
     difference from the arm of the same backbone with the smallest ``x`` (NaN in that arm's row); half-widths
     (95% t-intervals) are NaN below two seeds. Empty if no study sets ``against``.
+
+    Args:
+        frame: runs.
+        table: their ``arm_table``, if it is there already.
     """
     rows: list[dict[str, object]] = []
     for (task, scale), group in scale_groups(frame):
         if (column := study_setting(group, "against")) is None:
             continue
-        runs, arms = group[finished(group)], arm_table(group).query("kind == 'arm' and seeds > 0")
+        table = arm_table(frame) if table is None else table
+        runs = group[finished(group)]
+        arms = in_table(table, task, scale).query("kind == 'arm' and seeds > 0")
         arms = arms.assign(x=arms[column])
         order = {likelihood: index for index, likelihood in enumerate(LIKELIHOOD_TYPES)}
         lines = sorted(

@@ -17,6 +17,7 @@ from typing import Any
 
 import pandas as pd
 
+from analysis.load.object_columns import with_objects
 from analysis.load.run_record import NUMBERS
 from analysis.load.scale_order import scale_groups
 from analysis.stats.intervals import Estimate, binomial_error, is_share, mean_interval, share_interval
@@ -75,15 +76,14 @@ def arm_table(frame: pd.DataFrame) -> pd.DataFrame:
     """
     rows = []
     frame = with_trusted_speeds(frame)
-    # Groups of a frame with all columns take several times as long, and so do those of Arrow's texts.
-    frame = frame[[column for column in frame if column in USED]]
-    frame = frame.astype({name: object for name, kind in frame.dtypes.items() if str(kind) == "str"})
+    # Groups of a frame with all columns take several times as long.
+    frame = with_objects(frame[[column for column in frame if column in USED]])
     for (task, scale), group in scale_groups(frame):
         mixed = mixed_likelihoods(group)
         arms = sorted(
             (_arm(runs, mixed) for _, runs in group.groupby(["cell", "digest"])), key=lambda arm: arm.order
         )
-        table = [arm.columns() for arm in arms] + _reference_rows(group)
+        table = [arm.columns() for arm in arms] + reference_rows(group)
         rows += [{"task": task, "scale": scale, **row} for row in table]
     return pd.DataFrame(rows)
 
@@ -234,7 +234,7 @@ def _references(runs: pd.DataFrame) -> list[Reference]:
     return [line for line in {(r.name, r.value): r for r in lines}.values() if line.split == "test"]
 
 
-def _reference_rows(group: pd.DataFrame) -> list[dict[str, object]]:
+def reference_rows(group: pd.DataFrame) -> list[dict[str, Any]]:
     """Return the reference lines of a task in the metric of its table, best last.
 
     If the values of a line differ between models, as with different tokenizers, each name is followed by

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from analysis.stats.arms import arm_table, finished, study_setting
+from analysis.stats.arms import finished, reference_rows, study_setting
 from analysis.stats.grid import Grid
 from analysis.stats.intervals import share_interval
 from analysis.stats.targets.performance_profile import lines
@@ -82,13 +82,13 @@ def rungs(frame: pd.DataFrame) -> pd.DataFrame:
         scores = rung["score"].tolist()
         low, high = share_interval(scores, float(rung["score_items"].mean()))
         level = study_setting(rung, "solved")
-        references = arm_table(rung).query("kind == 'reference'")["score"]
+        references = [line["score"] for line in reference_rows(rung)]
         rows.append(
             {
                 "ladder": ladder, "scale": scale, "unit": study_setting(rung, "difficulty_unit"),
                 "level": SOLVED if level is None else float(level), "model": model, "difficulty": difficulty,
                 "score": float(np.mean(scores)), "low": low, "high": high, "seeds": len(scores),
-                "state_bytes": rung["state_bytes_2k"].mean(), "reference": references.max(),
+                "state_bytes": rung["state_bytes_2k"].mean(), "reference": max(references, default=math.nan),
             }
         )  # fmt: skip
     return pd.DataFrame(rows, columns=RUNG_COLUMNS)

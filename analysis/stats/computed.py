@@ -7,11 +7,15 @@ from functools import cached_property
 
 import pandas as pd
 
+from analysis.stats.against_variable import against_scores
 from analysis.stats.arms import arm_table
 from analysis.stats.capacity import rungs
 from analysis.stats.comparisons import comparisons
 from analysis.stats.compute.decision_accuracy import decision_accuracy
 from analysis.stats.compute.multipliers import compute_multipliers
+from analysis.stats.extra_tests import further_scores
+from analysis.stats.likelihood_gap import gaps
+from analysis.stats.solve_rates import solve_rates
 from analysis.stats.text_slices import slice_table
 from analysis.stats.versus_baseline import with_differences
 from analysis.stats.warnings import study_warnings
@@ -41,7 +45,7 @@ class Computed:
     @cached_property
     def warnings(self) -> list[str]:
         """Return the warnings of the study."""
-        return study_warnings(self.frame)
+        return study_warnings(self.frame, self.table)
 
     @cached_property
     def multipliers(self) -> pd.DataFrame:
@@ -62,3 +66,23 @@ class Computed:
     def decisions(self) -> pd.DataFrame:
         """Return how well smaller budgets predict the largest."""
         return decision_accuracy(self.frame)
+
+    @cached_property
+    def further(self) -> pd.DataFrame:
+        """Return the scores of extra evaluations."""
+        return further_scores(self.frame, self.table)
+
+    @cached_property
+    def gaps(self) -> pd.DataFrame:
+        """Return the gaps between bounds and the exact likelihood of the baseline."""
+        return gaps(self.frame, self.table)
+
+    @cached_property
+    def against(self) -> pd.DataFrame:
+        """Return the scores as a function of ``study.against``."""
+        return against_scores(self.frame, self.table)
+
+    @cached_property
+    def solve_rates(self) -> pd.DataFrame:
+        """Return how many seeds solve a task."""
+        return solve_rates(self.frame, self.table)

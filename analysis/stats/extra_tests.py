@@ -20,18 +20,26 @@ TRAINED = "as trained"
 """Column of the evaluation on the task as trained."""
 
 
-def further_scores(frame: pd.DataFrame) -> pd.DataFrame:
+def further_scores(frame: pd.DataFrame, table: pd.DataFrame | None = None) -> pd.DataFrame:
     """Return the mean score of each arm on each extra evaluation, in the order of ``arm_table``.
 
     Columns: ``task scale arm test score half_width seeds``; ``half_width`` (of the 95% t-interval over
     seeds) is NaN below two seeds. Empty if a study has no extra evaluations.
+
+    Args:
+        frame: runs.
+        table: their ``arm_table``, if it is there already.
     """
     rows = []
-    order = arm_table(frame).query("kind == 'arm'")
+    columns = ["task", "scale", "arm", "test", "score", "half_width", "seeds"]
+    if "further" not in frame or not frame["further"].map(_has_tests).any():
+        return pd.DataFrame(rows, columns=columns).astype({"score": float, "half_width": float})
+    good = frame.loc[finished(frame), ["cell", "digest", "score", "further"]]
+    runs_of_arm = dict(list(good.groupby(["cell", "digest"])))
+    order = (arm_table(frame) if table is None else table).query("kind == 'arm'")
     for (task, scale), arms in scale_groups(order):
         for _, row in arms.iterrows():
-            is_of_arm = (frame["cell"] == row["cell"]) & (frame["digest"] == row["digest"])
-            runs = frame[finished(frame) & is_of_arm]
+            runs = runs_of_arm.get((row["cell"], row["digest"]), good.iloc[:0])
             run_scores = [{TRAINED: run.score} | json.loads(run.further) for run in runs.itertuples()]
             for test in run_scores[0] if run_scores and len(run_scores[0]) > 1 else ():
                 estimate = mean_interval([scores[test] for scores in run_scores])
@@ -46,8 +54,11 @@ def further_scores(frame: pd.DataFrame) -> pd.DataFrame:
                         "seeds": estimate.n,
                     }
                 )
-    columns = ["task", "scale", "arm", "test", "score", "half_width", "seeds"]
     return pd.DataFrame(rows, columns=columns).astype({"score": float, "half_width": float})
+
+
+def _has_tests(further: object) -> bool:
+    return isinstance(further, str) and further not in ("", "{}")
 
 
 def further_grid(scores: pd.DataFrame, title: str = "") -> Grid:

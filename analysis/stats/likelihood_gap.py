@@ -10,7 +10,7 @@ import math
 
 import pandas as pd
 
-from analysis.load.scale_order import scale_groups, task_label
+from analysis.load.scale_order import in_table, scale_groups, task_label
 from analysis.stats.arms import arm_table, finished, mixed_data, study_setting
 from analysis.stats.grid import Grid
 from analysis.stats.intervals import mean_interval
@@ -27,18 +27,23 @@ COLUMNS = [
 ]  # fmt: skip
 
 
-def gaps(frame: pd.DataFrame) -> pd.DataFrame:
+def gaps(frame: pd.DataFrame, table: pd.DataFrame | None = None) -> pd.DataFrame:
     """Return the baseline, then each arm that is scored by a bound, per task and scale; columns: ``COLUMNS``.
 
     ``gap`` is the mean over common seeds of the arm's score minus the baseline's, ``ratio`` the mean of their
     quotient; half-widths (95% t-intervals) are NaN below two seeds, and all four are NaN in the baseline's
     row. ``estimator_error`` is NaN if the bound is not sampled. Empty if a study names no baseline, if that
     arm has no exact score, if no arm is scored by a bound, or if the runs saw different data.
+
+    Args:
+        frame: runs.
+        table: their ``arm_table``, if it is there already.
     """
     rows: list[dict[str, object]] = []
+    table = arm_table(frame) if table is None else table
     for (task, scale), group in scale_groups(frame):
         baseline = study_setting(group, "baseline")
-        arms = arm_table(group).query("kind == 'arm' and seeds > 0")
+        arms = in_table(table, task, scale).query("kind == 'arm' and seeds > 0")
         exact = arms[(arms["arm"] == baseline) & (arms["likelihood"] == "exact")]
         bounds = arms[arms["likelihood"] == "bound"]
         if exact.empty or bounds.empty or mixed_data(group):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from analysis.stats.arms import arm_table, finished, in_finished_arms, ranked
+from analysis.stats.arms import finished, in_finished_arms, ranked
 from analysis.stats.solve_rates import solve_counts
 from analysis.stats.verdicts.family import MIN_SEEDS
 from experiments.runtime.console import plural
@@ -17,8 +17,14 @@ CLUSTERS = 10
 """Number of documents below which a standard error over test items is warned about."""
 
 
-def score_warnings(label: str, group: pd.DataFrame) -> list[str]:
-    """Return the warnings about the scores of one task at one scale; ``label`` is the prefix of each."""
+def score_warnings(label: str, group: pd.DataFrame, arms: pd.DataFrame) -> list[str]:
+    """Return the warnings about the scores of one task at one scale.
+
+    Args:
+        label: prefix of each warning.
+        group: the runs.
+        arms: their ``arm_table``.
+    """
     warnings = []
     lossy = group[group["score_lossy_documents"] > 0].groupby("arm")["score_lossy_documents"].max()
     if len(lossy):  # the model does not have to predict the text that its tokenizer loses
@@ -27,7 +33,6 @@ def score_warnings(label: str, group: pd.DataFrame) -> list[str]:
             f"{label}: tokenizers that do not give back the text of some documents, so bits per byte are not "
             f"comparable with those of other tokenizers: {models}"
         )
-    arms = arm_table(group)
     missed = arms[arms["seeds"].gt(0) & ~ranked(arms)]
     if len(missed):
         models = ", ".join(f"{row.arm} no better than {row.no_better_than}" for row in missed.itertuples())

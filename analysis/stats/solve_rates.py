@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from analysis.load.scale_order import scale_groups, task_label
+from analysis.load.scale_order import in_table, scale_groups, task_label
 from analysis.stats.arms import arm_table, study_setting
 from analysis.stats.grid import Grid
 from analysis.stats.intervals import mean_interval, wilson_interval
@@ -31,12 +31,16 @@ COLUMNS = [
 ]  # fmt: skip
 
 
-def solve_rates(frame: pd.DataFrame) -> pd.DataFrame:
+def solve_rates(frame: pd.DataFrame, table: pd.DataFrame | None = None) -> pd.DataFrame:
     """Return a row for each arm of a task with an accuracy, in the order of its table; columns: ``COLUMNS``.
 
     ``rate`` is the fraction ``solved`` / ``runs`` of the runs that have ended, ``low`` to ``high`` its
     interval; ``bits`` is the mean cross-entropy of an answer, plus or minus ``bits_margin``; NaN for runs
     that have not recorded it. Empty if the study does not set ``solved``.
+
+    Args:
+        frame: runs.
+        table: their ``arm_table``, if it is there already.
     """
     rows: list[dict[str, object]] = []
     for (task, scale), group in scale_groups(frame):
@@ -44,7 +48,8 @@ def solve_rates(frame: pd.DataFrame) -> pd.DataFrame:
         if threshold is None or not group["metric"].dropna().str.endswith("accuracy").any():
             continue
         ended = group[~group["status"].isin(["incomplete", "preempted"])]
-        arms = arm_table(group).query("kind == 'arm'")
+        table = arm_table(frame) if table is None else table
+        arms = in_table(table, task, scale).query("kind == 'arm'")
         for model in [model for model in arms["arm"] if model in set(ended["arm"])]:
             of_model = ended[ended["arm"] == model]
             scores = of_model["score"]

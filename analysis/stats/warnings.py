@@ -11,8 +11,15 @@ from itertools import product
 import pandas as pd
 
 from analysis.load.joined_studies import mixed_packages
-from analysis.load.scale_order import TASK_SCALE, scale_groups, task_label
-from analysis.stats.arms import finished, in_finished_arms, mixed_data, mixed_likelihoods, run_notes
+from analysis.load.scale_order import TASK_SCALE, in_table, scale_groups, task_label
+from analysis.stats.arms import (
+    arm_table,
+    finished,
+    in_finished_arms,
+    mixed_data,
+    mixed_likelihoods,
+    run_notes,
+)
 from analysis.stats.learning_rates.sensitivity import rate_warnings
 from analysis.stats.score_warnings import score_warnings
 from analysis.stats.trusted_speeds import speed_warnings
@@ -26,10 +33,19 @@ RESIDUAL_LIMIT = 0.01
 """Relative mismatch of a budget above which a warning is printed."""
 
 
-def study_warnings(frame: pd.DataFrame) -> list[str]:
-    """Return all warnings of a study, the most severe first."""
-    tasks = [(task_label(task, scale), group) for (task, scale), group in scale_groups(frame)]
-    of_tasks = [line for label, group in tasks for line in _of_task(label, group)]
+def study_warnings(frame: pd.DataFrame, table: pd.DataFrame | None = None) -> list[str]:
+    """Return all warnings of a study, the most severe first.
+
+    Args:
+        frame: runs.
+        table: their ``arm_table``, if it is there already.
+    """
+    table = arm_table(frame) if table is None else table
+    of_tasks = [
+        line
+        for (task, scale), group in scale_groups(frame)
+        for line in _of_task(task_label(task, scale), group, in_table(table, task, scale))
+    ]
     return [
         *_left_out(frame),
         *_chosen_baseline(frame),
@@ -67,7 +83,7 @@ def with_warnings(table: pd.DataFrame, warnings: list[str]) -> pd.DataFrame:
     return table.assign(warnings=" | ".join(warnings))
 
 
-def _of_task(label: str, group: pd.DataFrame) -> list[str]:
+def _of_task(label: str, group: pd.DataFrame, arms: pd.DataFrame) -> list[str]:
     """Return the warnings about one task at one scale."""
     warnings = _missing(label, group) + _other_code(label, group)
     types = sorted(group["likelihood"].dropna().unique(), key=list(LIKELIHOOD_TYPES).index)
@@ -86,7 +102,7 @@ def _of_task(label: str, group: pd.DataFrame) -> list[str]:
         *_other_data(label, group),
         *_few_seeds(label, group),
         *_unequal(label, group),
-        *score_warnings(label, group),
+        *score_warnings(label, group, arms),
     ]
 
 

@@ -14,18 +14,17 @@ import pandas as pd
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
-from analysis.load.scale_order import scale_groups
+from analysis.load.scale_order import in_table, scale_groups
 from analysis.stats import against_variable as against
 from analysis.stats import likelihood_gap as gap
 from analysis.stats import solve_rates as solved
-from analysis.stats.arms import arm_table, study_setting
+from analysis.stats.arms import study_setting
 from analysis.stats.capacity import capacity_grids
 from analysis.stats.computed import Computed
-from analysis.stats.extra_tests import further_grid, further_scores, published
+from analysis.stats.extra_tests import further_grid, published
 from analysis.stats.grid import Grid
 from analysis.stats.targets.performance_profile import across_tasks, profile_grid
 from analysis.stats.targets.steps_to_loss import steps_grid
-from analysis.stats.text_slices import slice_table
 from analysis.stats.verdicts.verdict import BETTER, WORSE
 from analysis.stats.versus_baseline import with_differences
 from analysis.tables import markdown
@@ -84,15 +83,14 @@ def study_text(computed: Computed, *, wide: bool = False) -> RenderableType:
     parts += [wrapped(line) for line in ("", counts_line(frame), *joined_lines(frame))]
     parts += [wrapped(f"Warning: {w}.", style="yellow") for w in computed.warnings]
     for (task, scale), rows in scale_groups(arms):
-        in_table = (pairs["task"] == task) & (pairs["scale"] == scale)
-        runs = frame[(frame["task"] == task) & (frame["scale"] == scale)]
+        runs = in_table(frame, task, scale)
         parts += [wrapped(f"\n{title(rows)}", style="bold"), wrapped(held_equal(runs)), Text("")]
         lines, left_out = grid_lines(rows, wide=wide)
         parts += [*lines, Text("")]
         parts += [wrapped(line) for line in (*reference_line(rows), *scored_line(runs), *item_line(rows))]
-        parts += [wrapped(line) for line in how_compared(pairs[in_table])]
+        parts += [wrapped(line) for line in how_compared(in_table(pairs, task, scale))]
         parts += [wrapped(f"No room for {', '.join(left_out)}: add --wide.")] * bool(left_out)
-        parts += [part for grid in more_tables(frame, str(task), str(scale)) for part in grid_parts(grid)]
+        parts += [part for grid in more_tables(computed, str(task), str(scale)) for part in grid_parts(grid)]
     parts += [part for grid in grids_over_tasks(computed) for part in grid_parts(grid)]
     parts += [wrapped(f"\n{COLUMNS_NOTE}")]
     return Group(*parts, *(wrapped(f"\nPublished: {line}") for line in published(frame)))
@@ -159,13 +157,12 @@ def render_markdown(frame: pd.DataFrame, *, wide: bool = False, computed: Comput
     lines = [f"- {escaped(line)}" for line in sentences]
     lines += [f"- Warning: {escaped(w)}." for w in computed.warnings]
     for (task, scale), rows in scale_groups(arms):
-        runs = frame[(frame["task"] == task) & (frame["scale"] == scale)]
-        in_table = (pairs["task"] == task) & (pairs["scale"] == scale)
+        runs = in_table(frame, task, scale)
         lines += ["", f"## {escaped(title(rows))}", "", escaped(held_equal(runs)), ""]
         lines += markdown_table(rows, wide=wide)
-        notes = (*scored_line(runs), *item_line(rows), *how_compared(pairs[in_table]))
+        notes = (*scored_line(runs), *item_line(rows), *how_compared(in_table(pairs, task, scale)))
         lines += ["", *(f"- {escaped(line)}" for line in notes)]
-        for grid in more_tables(frame, str(task), str(scale)):
+        for grid in more_tables(computed, str(task), str(scale)):
             lines += ["", f"### {escaped(grid.title)}", "", *markdown.table(grid.head, grid.rows)]
             lines += ["", escaped(grid.note)] * bool(grid.note)
     for grid in grids_over_tasks(computed):
@@ -217,23 +214,23 @@ def grids_over_tasks(computed: Computed) -> list[Grid]:
     return [*multipliers, *decisions, *profiles, *capacity_grids(computed.ladders)]
 
 
-def more_tables(frame: pd.DataFrame, task: str, scale: str) -> list[Grid]:
+def more_tables(computed: Computed, task: str, scale: str) -> list[Grid]:
     """Return the further tables about one task.
 
     The study configures them, except for recall from the window, which every text task has.
     """
     grids = []
-    runs = frame[(frame["task"] == task) & (frame["scale"] == scale)]
-    if "further" in runs and not (tests := further_scores(runs)).empty:
-        grids.append(further_grid(tests, f"Extra evaluations, {title(arm_table(runs))}"))
-    if not (rows := gap.gaps(runs)).empty:
+    if not (tests := in_table(computed.further, task, scale)).empty:
+        heading = title(in_table(computed.table, task, scale))
+        grids.append(further_grid(tests, f"Extra evaluations, {heading}"))
+    if not (rows := in_table(computed.gaps, task, scale)).empty:
         grids.append(gap.gap_grid(rows))
-    if not (rows := against.against_scores(runs)).empty:
+    if not (rows := in_table(computed.against, task, scale)).empty:
         grids.append(against.against_grid(rows))
-    if not (rows := solved.solve_rates(runs)).empty:
+    if not (rows := in_table(computed.solve_rates, task, scale)).empty:
         grids.append(solved.solved_grid(rows))
-    if (recall := recall_grid(slice_table(runs))) is not None:
+    if (recall := recall_grid(in_table(computed.slices, task, scale))) is not None:
         grids.append(recall)
-    if (steps := steps_grid(runs, task, scale)) is not None:
+    if (steps := steps_grid(in_table(computed.frame, task, scale), task, scale)) is not None:
         grids.append(steps)
     return grids

@@ -19,6 +19,7 @@ from analysis.load.study import load_study
 from analysis.report.needs import training_commands
 from analysis.stats.arms import arm_table
 from analysis.stats.comparisons import comparisons
+from analysis.stats.computed import Computed
 from analysis.tables.latex import render_latex
 from analysis.tables.text import render_markdown, render_tables
 from experiments.config.options import typed_words
@@ -26,7 +27,9 @@ from tests import ROOT
 
 
 def test_results_go_beside_the_runs_or_where_they_are_sent() -> None:
-    found = Comparison(config=CompareConfig(study="lr"), frame=NO_CURVES, history=NO_CURVES, page=None)  # type: ignore[arg-type]
+    found = Comparison(
+        config=CompareConfig(study="lr"), computed=Computed(NO_CURVES), history=NO_CURVES, page=None
+    )  # type: ignore[arg-type]
     assert found.folder == Path("runs/lr/analysis")
     assert replace(found, config=CompareConfig(out="there")).folder == Path("there")
     read = typed_words(CompareConfig, ["--allow-mixed", "runs=a=b"])

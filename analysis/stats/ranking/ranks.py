@@ -19,22 +19,32 @@ def baseline_of(rows: pd.DataFrame, frame: pd.DataFrame) -> str:
 
     If no row is ranked, return the first row.
     """
-    declared = declared_baseline(frame[frame["arm"].isin(rows["arm"])])
+    columns = [column for column in ("arm", "backbone", "baseline") if column in frame]
+    declared = declared_baseline(frame.loc[frame["arm"].isin(rows["arm"]), columns])
     default = pd.concat([rows[ranked(rows)], rows])["arm"].iloc[0]
     return str(default) if declared is None else declared
 
 
-def levels_reached(frame: pd.DataFrame, history: pd.DataFrame) -> pd.DataFrame:
+def levels_reached(
+    frame: pd.DataFrame, history: pd.DataFrame, table: pd.DataFrame | None = None
+) -> pd.DataFrame:
     """Return how many times fewer FLOPs and seconds than the baseline each arm needs to reach a level.
 
     The eight levels are evenly spaced from the baseline's first validation score to its last, averaged over
     seeds. Columns: ``task scale arm baseline metric level fewer_flops fewer_seconds``; means over the common
     seeds, without a row if one of them does not reach the level. Arms are compared within a likelihood type;
     arms with an unfinished run are left out.
+
+    Args:
+        frame: runs.
+        history: their curves.
+        table: their ``arm_table``, if it is there already.
     """
     curves = dict(list(history[history["kind"] == "validation"].groupby("path")))
     rows: list[dict[str, object]] = []
-    arms = arm_table(frame).query("kind == 'arm' and seeds > 0 and seeds == runs")
+    arms = (arm_table(frame) if table is None else table).query(
+        "kind == 'arm' and seeds > 0 and seeds == runs"
+    )
     for (task, scale, _), group in scale_groups(arms, [*TASK_SCALE, "likelihood"], dropna=False):
         baseline, example = baseline_of(group, frame), group.iloc[0]
         metric, direction = str(example["metric"]), str(example["direction"])
@@ -80,13 +90,21 @@ def levels_reached(frame: pd.DataFrame, history: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=columns)
 
 
-def baseline_gains(frame: pd.DataFrame) -> pd.DataFrame:
+def baseline_gains(
+    frame: pd.DataFrame, table: pd.DataFrame | None = None, pairs: pd.DataFrame | None = None
+) -> pd.DataFrame:
     """Return the gain of each arm over the baseline of its likelihood type on each task.
 
     Columns: ``task scale arm gain low high verdict``; the interval is that of ``comparisons``.
+
+    Args:
+        frame: runs.
+        table: their ``arm_table``, if it is there already.
+        pairs: their ``comparisons``, likewise.
     """
-    pairs, rows = comparisons(frame), []
-    arms = arm_table(frame).query("kind == 'arm' and seeds > 0 and seeds == runs")
+    table = arm_table(frame) if table is None else table
+    pairs, rows = comparisons(frame, table) if pairs is None else pairs, []
+    arms = table.query("kind == 'arm' and seeds > 0 and seeds == runs")
     for (task, scale, _), group in scale_groups(arms, [*TASK_SCALE, "likelihood"], dropna=False):
         baseline = baseline_of(group, frame)
         table_pairs = pairs[(pairs["task"] == task) & (pairs["scale"] == scale)]

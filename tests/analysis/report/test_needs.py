@@ -15,6 +15,7 @@ from analysis.load.study import load_history, load_study
 from analysis.report.needs import needs
 from analysis.report.page import find
 from analysis.stats.arms import arm_table, ranked
+from analysis.stats.computed import Computed
 
 LACKING = re.compile(r"Needs (\d+) (learning rates?|\w+) .*: there (is|are) (\d+|none)")
 TYPE = ["task", "scale", "likelihood"]
@@ -23,7 +24,7 @@ TYPE = ["task", "scale", "likelihood"]
 def empty_parts(runs: Path, study: str = "compare") -> tuple[pd.DataFrame, dict[str, str]]:
     frame, history = load_study(runs, study), load_history(runs, study)
     missing = [name for name, figure in find(frame, history).figures.items() if figure is None]
-    return frame, {name: need.reason for name, need in needs(frame, history, missing).items()}
+    return frame, {name: need.reason for name, need in needs(Computed(frame), history, missing).items()}
 
 
 def drawn_study(seed: int, write_run: Any) -> None:
