@@ -13,8 +13,8 @@ PARALLEL := --numprocesses $(JOBS) --dist loadfile --no-loadscope-reorder
 .PHONY: help install demo compare laptop track test test-all validate test-slurm test-gpu test-kernels test-browser test-dataset test-dependencies durations bench lint pictures docs clean version release release-check
 
 help:
-	@echo "make demo              train two models on one task with three seeds, and print a verdict: a minute"
-	@echo "make compare           train three models on text at growing compute, print the answer, write the report: ten minutes"
+	@echo "make demo              train two models on one task with three seeds, and print a verdict"
+	@echo "make compare           train three models on text at growing compute, print the answer, write the report"
 	@echo "make laptop            the longer comparison: more models on text, and recall, infilling and sequence pairs"
 	@echo "make track             run a track: TRACK=cpu, and WORDS=workloads=parity for a part of it (docs/tracks/)"
 	@echo "make test              run the fast tests: a choice of the cases of every test"

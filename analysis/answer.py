@@ -20,6 +20,7 @@ from analysis.tables.sentences import answers
 from analysis.tables.terminal import wrapped
 from experiments.config.options import run_command
 from experiments.runtime.console import table_console
+from experiments.runtime.run_status import FINAL
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +38,11 @@ def sentences(config: AnswerConfig) -> list[str]:
 
     Raises ValueError if the study has no runs.
     """
-    computed = Computed(load_study(Path(config.runs), config.study))
+    frame = load_study(Path(config.runs), config.study)
+    frame = frame[frame["status"].isin([*FINAL])]  # runs that have begun have no score yet
+    if frame.empty:
+        return [f"no run of {config.study} has ended yet"]
+    computed = Computed(frame)
     return over_compute(computed.frame, computed.multipliers) or answers(computed.arms)
 
 

@@ -282,7 +282,7 @@ def _show(console: rich.console.Console, ended: threading.Event, sweep: _Sweep) 
         while not ended.wait(EVERY):
             sweep.look_again()
             if stage := sweep.ended_stage():
-                console.print(f"{stage}: {sweep.answer()}", markup=False, highlight=False)
+                console.print(f"After {stage}:\n{sweep.answer()}", markup=False, highlight=False)
             live.update(view(), refresh=True)
 
 
@@ -296,7 +296,7 @@ def _report(_: rich.console.Console, ended: threading.Event, sweep: _Sweep) -> N
             print(f"[{run.planned.cell} s{run.planned.seed}] {told}; {_progress(sweep)}", flush=True)
             printed = time.monotonic()
         if stage := sweep.ended_stage():
-            print(f"{stage}: {sweep.answer()}", flush=True)
+            print(f"After {stage}:\n{sweep.answer()}", flush=True)
         if time.monotonic() - printed > QUIET:
             print(_progress(sweep), flush=True)
             printed = time.monotonic()

@@ -39,9 +39,7 @@ TIMES = "\N{MULTIPLICATION SIGN}"
 SHORT = ("compare", "infilling", "sequence_pairs")
 """The studies of the laptop track other than text."""
 SPEED_BUDGET = 4e12
-"""FLOPs of the budget of the speeds in README."""
-BEGIN, END = "<!-- table:begin -->\n", "<!-- table:end -->"
-"""What stands around the block of a page."""
+"""FLOPs of the budget of the speeds of the models of text."""
 
 
 def frame(name: str) -> pd.DataFrame:
@@ -76,7 +74,7 @@ def costs() -> dict[str, list[str]]:
     return {str(name): [si(per_second[name]), size(state)] for name, state in states.items()}
 
 
-def readme_block() -> str:
+def models_block() -> str:
     """Return score and multiplier at every second budget, and costs, of each model of text, best first."""
     multipliers = compute_multipliers(text_runs())
     budgets = sorted(multipliers["flops"].map(budget).unique(), key=float)[::2]
@@ -151,18 +149,36 @@ def blocks() -> dict[Path, str]:
     pages[RESULTS / "text.md"] = cpu_text_block()
     pages[CANON] = canon_block(frame("canon"))
     pages[RESULTS / "sensitivity.md"] = sensitivity_block(sensitivity_runs())
-    return {ROOT / "README.md": readme_block(), **pages}
+    return pages
 
 
-def quoted(page: Path) -> str:
-    """Return what a page has between its marks."""
-    return page.read_text().split(BEGIN)[1].split(END)[0]
+def quoted(page: Path, name: str = "table") -> str:
+    """Return what a page has between the marks of a name."""
+    return page.read_text().split(begin(name))[1].split(end(name))[0]
+
+
+def begin(name: str = "table") -> str:
+    """Return the mark before a block of a page."""
+    return f"<!-- {name}:begin -->\n"
+
+
+def end(name: str = "table") -> str:
+    """Return the mark after a block of a page."""
+    return f"<!-- {name}:end -->"
+
+
+def renew(page: Path, block: str, name: str = "table") -> None:
+    """Write the block of a page."""
+    before, after = begin(name), end(name)
+    page.write_text(page.read_text().replace(before + quoted(page, name) + after, before + block + after))
 
 
 def main() -> None:
     """Write the blocks, and the files that are generated whole."""
     for page, block in blocks().items():
-        page.write_text(page.read_text().replace(BEGIN + quoted(page) + END, BEGIN + block + END))
+        renew(page, block)
+    renew(RESULTS / "text.md", models_block(), "models")
+    renew(RESULTS / "main_comparison.md", compute_block(frame("main")), "main")
     (RESULTS / "state_space.csv").write_text(csv_text(length_scores()))
     (RESULTS / "compare.md").write_text(render_scores(short_runs()))
     (RESULTS / "compare_pairs.csv").write_text(csv_text(comparisons(short_runs())))

@@ -36,6 +36,14 @@ def test_the_main_comparison_is_that_of_its_frame() -> None:
     assert kept["difference"].to_numpy() == pytest.approx(found["difference"].to_numpy())
 
 
+def test_what_make_compare_prints_is_that_of_its_frame() -> None:
+    frame = renew_tables.frame("main")
+    assert len(frame) == 18
+    assert (frame["status"] == "complete").all()
+    page = RESULTS / "main_comparison.md"
+    assert renew_tables.quoted(page, "main") == renew_tables.compute_block(frame)
+
+
 def test_text_over_compute_is_that_of_its_frame() -> None:
     frame = renew_tables.frame("laptop")
     assert len(frame) == 45
@@ -43,6 +51,7 @@ def test_text_over_compute_is_that_of_its_frame() -> None:
     assert renew_tables.quoted(RESULTS / "main_comparison.md") == renew_tables.compute_block(
         renew_tables.with_measured_speeds(frame)
     )
+    assert renew_tables.quoted(RESULTS / "text.md", "models") == renew_tables.models_block()
     kept = pd.read_csv(RESULTS / "laptop.csv")
     found = renew_tables.compute_multipliers(frame)
     assert kept["multiplier"].to_numpy() == pytest.approx(found["multiplier"].to_numpy(), nan_ok=True)

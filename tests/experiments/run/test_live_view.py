@@ -176,9 +176,11 @@ def test_a_log_file_has_a_line_for_each_run_and_the_answer_after_each_stage(
     assert [line.partition(";")[0] for line in lines] == [
         "[decoder-recall-nano s0] diverged: loss is nan, 0:03 of training",
         "[decoder-recall-nano s1] bits_per_byte 2.5000, 0:07 of training",
-        "small: 3 runs are compared",
+        "After small:",
+        "3 runs are compared",
         "[decoder-recall-nano s0] bits_per_byte 1.5000, 0:07 of training",
-        "large: 3 runs are compared",
+        "After large:",
+        "3 runs are compared",
     ]
     assert lines[1].endswith("; mine: 1 of 3 runs done, 1 failed, 67% trained")
 
