@@ -203,6 +203,9 @@ class TrainerConfig:
         for name, value in dataclasses.asdict(self).items():
             if isinstance(value, int) and value < 1:
                 raise ValueError(f"{name}={value} must be at least 1")
+        for name in ("validation_examples", "test_examples"):
+            if getattr(self, name) == 1:
+                raise ValueError(f"{name}=1 has no standard error: give at least 2, or null")
 
 
 @dataclass(frozen=True, kw_only=True)

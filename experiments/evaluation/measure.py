@@ -65,9 +65,9 @@ def measure(
 ) -> list[Metric]:
     """Every metric on a split, the metric of the task first.
 
-    ``examples`` of it are scored, drawn at random by a fixed seed; None for the full split (a sample,
-    where it has more than ``WHOLE_SPLIT_TOKENS``), or for generated tasks enough to make the standard error
-    small.
+    ``examples`` of it are scored, drawn at random by a fixed seed (of texts in pieces, as many texts); None
+    for the full split (a sample, where it has more than ``WHOLE_SPLIT_TOKENS``), or for generated tasks
+    enough to make the standard error small.
     ``before_batch`` is called between batches and may raise to end the evaluation early.
     Each process scores its ``shard``, and all return the same metrics.
     ``by_slice`` records the contribution of slices of a text (``experiments.evaluation.slices``).
@@ -77,6 +77,8 @@ def measure(
     """
     available = task.num_examples(split)
     total = first_examples(task, split, examples)
+    if examples is not None and examples < 2:
+        raise DataError(f"examples={examples}: give at least 2, or null, for the {split} split")
     if total < 2:
         raise DataError(f"the {split} split has {total} examples: at least 2 are needed for an evaluation")
     device = next(model.parameters()).device
@@ -207,7 +209,12 @@ def first_examples(task: Task, split: str, examples: int | None) -> int:
     if available is None:
         return FIRST_EXAMPLES if examples is None else examples
     most = max(MOST_EXAMPLES, WHOLE_SPLIT_TOKENS // task.sequence_length) if examples is None else examples
-    return min(most, available)
+    ends_U = task.sample_ends(split)
+    if ends_U is None:
+        return min(most, available)
+    # A number that was asked for is of texts, so that it is the same for every length of their pieces.
+    last = min(most, len(ends_U)) - 1 if examples is not None else ends_U.searchsorted(min(most, available))
+    return int(ends_U[last])
 
 
 def _enough_examples(scores: list[Score], count: int) -> int:

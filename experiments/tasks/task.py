@@ -16,6 +16,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
 from experiments.data.tokenizers.vocabulary import Vocabulary
@@ -151,6 +153,13 @@ class Task(ABC):
     @abstractmethod
     def num_examples(self, split: str) -> int | None:
         """Return the number of distinct examples of the split; None when they never run out."""
+
+    def sample_ends(self, split: str) -> NDArray[np.int64] | None:
+        """Return where a sample of a held-out split may end: after how many examples, in ascending order.
+
+        The pieces of a text that are scored together are in one sample. None if a sample may end anywhere.
+        """
+        return None
 
     def clustered_by(self, split: str) -> str:
         """Return the unit that ``Batch.cluster_B`` indexes in a held-out split."""

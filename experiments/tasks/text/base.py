@@ -184,17 +184,21 @@ class Labelled(Task):
         )
 
     @cached_property
-    def _held_out_order(self) -> dict[str, NDArray[np.int64]]:
-        """Return the examples (N,) of each held-out split: rows in random order, pieces of one together.
+    def _held_out_rows(self) -> dict[str, NDArray[np.int64]]:
+        """Return the rows (R,) of each held-out split in random order.
 
         They are shuffled equally for every seed: files are often sorted by class, and a run may score a few.
         """
-        orders = {}
-        for split in SPLITS[1:]:
-            begin_R, end_R = self._first[split][:-1], self._first[split][1:]
-            order_R = permute(stream(split, "order"), np.arange(len(begin_R)), len(begin_R))
-            orders[split] = np.concatenate([np.arange(begin_R[row], end_R[row]) for row in order_R.tolist()])
-        return orders
+        counts = {split: len(self._first[split]) - 1 for split in SPLITS[1:]}
+        return {split: permute(stream(split, "order"), np.arange(n), n) for split, n in counts.items()}
+
+    @cached_property
+    def _held_out_order(self) -> dict[str, NDArray[np.int64]]:
+        """Return the examples (N,) of each held-out split: those of the rows in order, pieces together."""
+        return {
+            split: np.concatenate([np.arange(*self._first[split][row : row + 2]) for row in row_R.tolist()])
+            for split, row_R in self._held_out_rows.items()
+        }
 
     def num_examples(self, split: str) -> int:
         """Examples of the split; for ``train``, of one epoch (training may continue after it)."""

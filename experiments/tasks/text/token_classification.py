@@ -14,6 +14,7 @@ from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from experiments.data.labelled_rows import Row, value_in
 from experiments.runtime.errors import DataError, nearest
@@ -50,7 +51,8 @@ class TagsConfig(LabelledConfig):
     tags_column: str = "tags"
     """The column of their tags, a list as long; in .conll files the tags are always ``tags``."""
     sequence_length: int = 64
-    """Tokens in an example (T), special tokens included; longer sentences are cut into pieces."""
+    """Tokens in an example (T), special tokens included; longer sentences are cut into pieces. A sample of N
+    examples (``trainer.test_examples=N``) is all pieces of N sentences."""
     metric: str = "entity_f1"
     """Metric of the table: ``entity_f1`` (tags are O, B-TYPE, I-TYPE, perhaps E- and S-) or
     ``tag_accuracy``; both are recorded where tags mark entities."""
@@ -132,6 +134,12 @@ class Tags(Labelled):
     @property
     def _most_frequent(self) -> str:
         return Counter(tag for row in self.parsed["train"] for tag in row.target).most_common(1)[0][0]
+
+    def sample_ends(self, split: str) -> NDArray[np.int64]:
+        """Return the ends of the sentences, as the first piece of an entity does not show where it ends."""
+        first = self._first[split]
+        row_R = self._held_out_rows[split]
+        return np.cumsum(first[row_R + 1] - first[row_R])
 
     def clustered_by(self, split: str) -> str:
         whole = len(self._examples[split]) == len(self.parsed[split])

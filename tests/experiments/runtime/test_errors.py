@@ -91,6 +91,7 @@ MISTAKES = [
     ("budget.tokens=0", "tokens=0", "must be positive"),
     ("budget.micro_batch_size=0", "micro_batch_size=0", "must be positive, or null"),
     ("trainer.log_every=0", "log_every=0", "at least 1"),
+    ("trainer.test_examples=1", "test_examples=1", "give at least 2"),
     ("device.precision=fp16", "precision='fp16'", "did you mean 'bf16'?"),
     ("device.name=gpu", "name='gpu'", "did you mean 'cuda'?"),
     ("device.name=cuda:x", "name='cuda:x'", "did you mean 'cuda'?"),

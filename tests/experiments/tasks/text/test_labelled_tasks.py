@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from experiments.data.tokenizers.tokenizer import TokenizerConfig
+from experiments.evaluation.measure import first_examples, measure
 from experiments.objectives.fine_tuning.token_classification import (
     TaggedPiece,
     TokenClassification,
@@ -23,6 +24,7 @@ from experiments.tasks.text.sequence_classification import Sentences, SentencesC
 from experiments.tasks.text.token_classification import Tags, TagsConfig, entities
 from tests import ROOT
 from tests.experiments.data.tokenizers.test_folder_tokenizer import word_piece
+from tests.experiments.objectives import toys
 
 CONF = ROOT / "conf" / "task"
 TASKS = {
@@ -285,6 +287,45 @@ def test_entities_of_a_long_document_count_once_however_it_is_cut(tmp_path):
         assert len(joined) == 4
         assert sum(len(entities([task.classes[t] for t in tags])) for tags, _ in joined) == gold
         assert task.clustered_by("test") == ("example" if length == 4000 else "sentence")
+
+
+def test_a_sample_of_tags_has_whole_sentences(tmp_path):
+    """The model tags every word I-PER: of each entity it misses the end, in the last of eight pieces."""
+    rows = [{"tokens": ["ab"] * 32, "tags": ["B-PER", *["I-PER"] * 30, "O"]}] * 6
+    task = Tags(TagsConfig(**files(tmp_path, rows), sequence_length=16))
+    objective = TokenClassification(TokenClassificationConfig(), task)
+    model = toys.build("decoder", task.vocabulary.size)
+    model.attach_readout(objective.make_readout(model).double())
+    with torch.no_grad():
+        model.readout.classifier.weight.zero_()
+        model.readout.classifier.bias.copy_(torch.arange(3) == task.classes.index("I-PER"))
+
+    def found(**settings):
+        return measure(model, objective, task, "test", precision="fp32", **settings)[0]
+
+    whole = found(examples=None, batch_size=7)
+    assert (whole.value, whole.items, whole.clusters, whole.scored) == (0, 48, 6, "whole split")
+    for examples, batch_size in itertools.product((2, 3, 5), (1, 7, 32)):
+        metric = found(examples=examples, batch_size=batch_size)
+        assert (metric.value, metric.items, metric.available) == (0, 8 * examples, 48)
+        assert (metric.clusters, metric.clustered_by, metric.standard_error) == (examples, "sentence", 0)
+    assert found(examples=12, batch_size=7) == whole
+    with pytest.raises(DataError, match="examples=1: give at least 2"):
+        found(examples=1, batch_size=7)
+
+
+def test_a_large_split_of_tags_is_cut_after_a_sentence(tmp_path, monkeypatch):
+    rows = [{"tokens": ["ab"] * n, "tags": ["O"] * n} for n in (1, 9, 40, 3, 20)]
+    settings = files(tmp_path, rows) | {"sequence_length": 16, "metric": "tag_accuracy"}
+    task = Tags(TagsConfig(**settings))
+    sentences = [words.sentence for words in task.batch("test", 0, 0, task.num_examples("test")).words]
+    ends = [i + 1 for i, (a, b) in enumerate(zip(sentences, [*sentences[1:], -1], strict=True)) if a != b]
+    assert task.sample_ends("test").tolist() == ends
+    monkeypatch.setattr("experiments.evaluation.measure.WHOLE_SPLIT_TOKENS", 0)
+    for most in range(1, 30):
+        monkeypatch.setattr("experiments.evaluation.measure.MOST_EXAMPLES", most)
+        expected = next((end for end in ends if end >= most), ends[-1])
+        assert first_examples(task, "test", None) == expected
 
 
 def test_the_names_of_the_default_are_only_told_by_their_surroundings(made):
