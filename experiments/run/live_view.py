@@ -27,7 +27,16 @@ from experiments.run.planned import Planned
 from experiments.run.sweep_schedule import makespan
 from experiments.runtime import run_lock as lock
 from experiments.runtime.child_processes import run_python
-from experiments.runtime.console import SILENT, STYLES, clock, count, plain_table, table_console
+from experiments.runtime.console import (
+    BRIEF,
+    NO_LINES,
+    SILENT,
+    STYLES,
+    clock,
+    count,
+    plain_table,
+    table_console,
+)
 from experiments.runtime.errors import Preempted, RunError
 from experiments.runtime.run_status import RunStatus
 from experiments.tracking.run_files import EvaluationRow, RunResult, TrainRow, parse_rows
@@ -227,13 +236,14 @@ def watch(study: str, planned: list[Planned]) -> list[Look]:
 def following(study: str, planned: list[Planned]) -> Iterator[None]:
     """Show a sweep of this process or of those that it starts: a live view, or a line a run in a log file.
 
-    The runs print nothing themselves. After each stage, the answer so far is printed.
+    On a terminal the runs print nothing themselves, into a log file only warnings. After each stage, the
+    answer so far is printed.
     """
     console, ended = table_console(), threading.Event()
     is_live = console.is_terminal and not console.is_dumb_terminal
     show = _show if is_live else _report
     view = threading.Thread(target=show, args=(console, ended, _Sweep(study, planned)), name="live view")
-    os.environ[SILENT] = "1"
+    os.environ[SILENT] = NO_LINES if is_live else BRIEF
     view.start()
     try:
         yield

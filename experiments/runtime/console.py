@@ -23,8 +23,12 @@ import rich.text
 from experiments.runtime.secrets import redact
 
 SILENT = "ARCHBENCH_SILENT"
-"""Variable of the environment in which a process prints nothing,
-as the terminal has the live view of its sweep."""
+"""Variable of the environment: what a run of a sweep leaves to the view of the sweep."""
+NO_LINES, BRIEF = "all", "lines"
+"""Values of it: a run prints nothing, as the terminal has the live view; or only lines that begin as
+``KEPT``, as a log file gets a line for each run."""
+KEPT = ("warning: ", "already complete")
+"""Beginnings of lines that a log file gets from each run."""
 WIDTH = 80
 """Most columns of a line of text and tables, on a terminal and in a file."""
 TEXT_WIDTH = 22
@@ -180,7 +184,8 @@ class Console:
     def __init__(self, name: str, *, quiet: bool = False) -> None:
         """``quiet`` disables printing, because only the process of rank 0 prints."""
         self.name = name
-        quiet |= SILENT in os.environ
+        quiet |= os.environ.get(SILENT) == NO_LINES
+        self._is_brief = os.environ.get(SILENT) == BRIEF
         self._file: Path | None = None
         self._rich = _Screen(highlight=False, soft_wrap=True, quiet=quiet)
 
@@ -191,9 +196,10 @@ class Console:
     def log(self, text: str) -> None:
         """Print a line, with secrets removed."""
         text = redact(text)
-        with contextlib.suppress(OSError):
-            self._rich.print(f"[{self.name}] {text}", markup=False)
-            sys.stdout.flush()
+        if not self._is_brief or text.startswith(KEPT):
+            with contextlib.suppress(OSError):
+                self._rich.print(f"[{self.name}] {text}", markup=False)
+                sys.stdout.flush()
         self._write(text)
 
     def warn(self, text: str) -> None:

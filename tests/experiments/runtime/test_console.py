@@ -10,7 +10,16 @@ import pytest
 import rich.console
 
 from architectures.kernels.cpu import build
-from experiments.runtime.console import SILENT, Console, clock, count, plain_table, print_tables
+from experiments.runtime.console import (
+    BRIEF,
+    NO_LINES,
+    SILENT,
+    Console,
+    clock,
+    count,
+    plain_table,
+    print_tables,
+)
 from tests import ROOT
 from tests.experiments import commands
 
@@ -92,13 +101,25 @@ def test_a_step_is_one_line_with_everything(capsys: pytest.CaptureFixture[str]) 
 def test_a_process_of_a_live_view_prints_nothing_and_keeps_its_lines(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv(SILENT, "1")
+    monkeypatch.setenv(SILENT, NO_LINES)
     console = Console("x")
     console.keep(tmp_path / "train.log")
     console.log("one")
     console.warn("two")
     assert capsys.readouterr() == ("", "")
     assert [line[20:] for line in (tmp_path / "train.log").read_text().splitlines()] == ["one", "two"]
+
+
+def test_a_run_of_a_sweep_in_a_log_file_prints_only_warnings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv(SILENT, BRIEF)
+    console = Console("x")
+    console.keep(tmp_path / "train.log")
+    for text in ("10/20 loss 2.5", "warning: one row was left out", "already complete"):
+        console.log(text)
+    assert capsys.readouterr().out == "[x] warning: one row was left out\n[x] already complete\n"
+    assert len((tmp_path / "train.log").read_text().splitlines()) == 3
 
 
 def test_names_in_brackets_are_printed_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
