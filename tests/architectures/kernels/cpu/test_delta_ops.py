@@ -72,7 +72,7 @@ def results(scan: Scan, operands: list[Tensor], dtype: torch.dtype, path: str) -
 
 
 def check_against_float64(scan: Scan, operands: list[Tensor]) -> None:
-    """Each within 1e-6 of its largest number, or as near as the plain loop in float32 comes, twice over."""
+    """Each within 2e-6 of its largest number, or as near as the plain loop in float32 comes, twice over."""
     ours, plain, exact = (
         results(scan, operands, dtype, path)
         for path, dtype in (
@@ -84,7 +84,7 @@ def check_against_float64(scan: Scan, operands: list[Tensor]) -> None:
     for found, other, expected in zip(ours, plain, exact, strict=True):
         size = expected.abs().max()
         rounding = 2 * (other - expected).abs().max()
-        assert (found - expected).abs().max() <= max(1e-6 * size, rounding)
+        assert (found - expected).abs().max() <= max(2e-6 * size, rounding)
 
 
 @pytest.mark.parametrize("unit_keys", [True, False])
