@@ -31,6 +31,7 @@ CONLL_COLUMNS = ("tokens", "tags")
 DOCUMENT = "-DOCSTART-"
 """The word of a line between documents."""
 _ENTITY_TAG = re.compile(r"O|[BIES]-\S+")
+_WORD_NUMBER = re.compile(r"([0-9]{1,9})([-.][0-9]{1,9})?")
 
 
 class Row(NamedTuple):
@@ -137,12 +138,18 @@ def _conll_rows(path: Path) -> Iterator[tuple[str, Any]]:
     """Sentences: each line has a word, optional columns, and the tag; empty lines separate sentences.
 
     Lines end at LF or CR LF only. Columns are separated by tabs where a line has one, else by spaces; other
-    white space is part of a word. Every word has as many columns, so that a word with a space is not cut.
+    white space is part of a word, and an error in a tag. Every word has as many columns, so that a word with
+    a space is not cut.
     """
     text = decode_utf8(path.read_bytes(), path, 0)
     if "\n" not in text and "\r" in text.rstrip("\r"):
         raise DataError(f"{path}: its lines end at CR: convert it, for example with mac2unix")
     lines = [line.removesuffix("\r") for line in text.split("\n")]
+    if _has_word_numbers(lines):
+        raise DataError(
+            f"{path}: its first column counts the words, as in CoNLL-U: the word must come first and its tag "
+            "last; remove lines such as 1-2, and keep two columns, for example with cut -f2,4"
+        )
     form = _conll_form(lines)
     sentence: list[tuple[str, str]] = []
     begin = 0
@@ -159,6 +166,11 @@ def _conll_rows(path: Path) -> Iterator[tuple[str, Any]]:
                 raise DataError(
                     f"{path}, line {line_number}: {len(columns)} columns, the first word has {form.columns}: "
                     "mend the line; separate columns by tabs where words have spaces"
+                )
+            if " " in columns[-1] or not columns[-1].isprintable():
+                raise DataError(
+                    f"{path}, line {line_number}: the tag {columns[-1]!a} has white space or a control "
+                    "character: remove it"
                 )
             begin = begin if sentence else line_number
             sentence.append((columns[0], columns[-1]))
@@ -193,8 +205,29 @@ def _columns(line: str) -> list[str]:
     """Return the columns of a line of a .conll file; a word may have spaces if tabs separate columns."""
     if "\t" not in line:
         return [column for column in line.split(" ") if column] or [""]
-    word, *others = line.split("\t")
-    return [word, *(column.strip(" ") for column in others)]
+    return line.split("\t")
+
+
+def _has_word_numbers(lines: Sequence[str]) -> bool:
+    """Return True if the first column counts the words of every sentence, from 0 or 1, as in CoNLL-U.
+
+    Numbers of more words or of omitted ones, such as 1-2 and 3.1, may be between these.
+    """
+    last, counted = None, False
+    for line in lines:
+        word = _columns(line)[0]
+        if not line.strip() or word == DOCUMENT:
+            last = None
+        elif not line.startswith("#"):
+            number = _WORD_NUMBER.fullmatch(word)
+            if number is None:
+                return False
+            if number[2] is None:
+                counted |= last is not None
+                if int(number[1]) not in ((0, 1) if last is None else (last + 1,)):
+                    return False
+                last = int(number[1])
+    return counted
 
 
 def value_in(row: Row, column: str, key: str) -> Any:

@@ -181,6 +181,13 @@ def test_words_keep_their_white_space(tmp_path, word, end):
         assert conll(tmp_path, spaced) == [[("Paid", "O"), (word, "B-NUM")], [("now", "O")]]
 
 
+@pytest.mark.parametrize("text", ["1 O\n\n1 O\n", "1 O\n2 O\n\na O\n", "1 O\n3 O\n", "2 O\n3 O\n", "1-2 O\n"])
+def test_words_that_are_numbers_are_read(tmp_path, text):
+    assert conll(tmp_path, text) == [
+        [tuple(line.split()) for line in sentence.splitlines()] for sentence in text.split("\n\n")
+    ]
+
+
 @pytest.mark.parametrize("gap", ["\t", " "])
 def test_comments_are_skipped_and_words_that_begin_with_a_hash_are_not(tmp_path, gap):
     text = "\ufeff# id = 1\n# text = a O b\n#note\na_O\n#_B-X\n\n# newdoc\n-DOCSTART-_O\n\n#tag_O\nb_O\n"
@@ -197,6 +204,15 @@ def test_comments_are_skipped_and_words_that_begin_with_a_hash_are_not(tmp_path,
         ("New York\t\n", "line 1: not a word"),
         ("a O\nNew York B-X\n", "line 2: 3 columns, the first word has 2.*separate columns by tabs"),
         ("a NOUN\n# SYM\n", "line 2: a comment, or a word"),
+        ("a O\r\r\nb B-PER\r\r\n", r"rows.conll, line 1: the tag 'O\\r' has white space or a control"),
+        ("a O\nb B-PER\u00a0\n", r"line 2: the tag 'B-PER\\xa0' has"),
+        ("a O\nb B-\u200bPER\n", r"line 2: the tag 'B-\\u200bPER' has"),
+        ("Anna \t B-PER\n", "line 1: the tag ' B-PER' has"),
+        ("Anna\tB PER\n", "line 1: the tag 'B PER' has"),
+        ("a\tO\x1f\n", r"line 1: the tag 'O\\x1f' has"),
+        ("# text = Vom Ort\n1-2\tVom\t_\n1\tVon\tO\n2\tdem\tO\n\n1\tOrt\tO\n", "as in CoNLL-U.*cut -f2,4"),
+        ("1 a O\n2 b O\n2.1 c O\n3 d O\n", "first column counts the words"),
+        ("-DOCSTART- O\n\n0 a O\n1 b O\n", "first column counts the words"),
     ],
 )
 def test_lines_that_are_no_word_and_tag_are_named(tmp_path, text, message):
