@@ -10,23 +10,20 @@ The exit code is 0 if nothing is damaged, 3 if only prepared data is, else 6.
 
 from __future__ import annotations
 
-import math
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from experiments.config.options import run_command
 from experiments.runtime.errors import CheckpointError, ConfigError, DataError, RunError, nearest_folder
 from experiments.runtime.run_lock import writer
+from experiments.runtime.special_files import wrong_kinds
 from experiments.runtime.yaml_state import read_yaml
 from experiments.tracking.run_files import FETCHED, HASHED, TOKENIZER, RunResult, damaged_files
 from experiments.tracking.run_folder import LOST, NO_RUN, RunFolder, StudyFolders
 
-COUNTERS = {"steps": "step"} | {name: name for name in ("tokens", "flops", "seconds", "device_seconds")}
-"""Fields of ``TrainingSummary`` that a row of metrics.jsonl has too, with their names there."""
-TOLERANCE = 1e-4
+REPLACE = "put the file in its place, or remove the run's folder and train it again"
 AGAIN = "remove the run's folder to begin again"
 
 
@@ -78,21 +75,35 @@ def check_study(study: Path) -> Report:
     report, caches = Report(), set()
     report.records += [f"{study / name}: {NO_RUN}" for name in folders.others]
     for folder in (study / name for name in folders.runs):
-        if writer(folder) is not None:
-            report.written += 1
-            continue
-        report.runs += 1
-        result, readable = _check_record(folder, report)
-        final = None if result is None else result.saved_step
-        _check_checkpoints(folder, final, RunFolder(folder).key if readable else None, report)
-        caches |= _check_config(folder, report)
+        try:
+            caches |= _check_run(folder, report)
+        except OSError as error:
+            report.records.append(f"{error.filename or folder}: cannot be read ({error.strerror}): {LOST}")
     for cache in sorted(caches):
         _check_cache(cache, report)
     return report
 
 
+def _check_run(folder: Path, report: Report) -> set[Path]:
+    """Check a run, and return the folder of its prepared tokens, if it exists. Raises OSError."""
+    if other := [f"{path}: is {kind}, not a file: {REPLACE}" for path, kind in wrong_kinds(folder)]:
+        report.runs += 1
+        report.records += other
+        return set()
+    if writer(folder) is not None:
+        report.written += 1
+        return set()
+    report.runs += 1
+    result, readable = _check_record(folder, report)
+    final = None if result is None else result.saved_step
+    _check_checkpoints(folder, final, RunFolder(folder).key if readable else None, report)
+    return _check_config(folder, report)
+
+
 def _check_record(folder: Path, report: Report) -> tuple[RunResult | None, bool]:
     """Check the files other than checkpoints. Return the result, if any, and whether all can be read."""
+    from experiments.run.contradictions import contradictions  # imports torch
+
     run = RunFolder(folder)
     try:
         result, provenance = run.result(), run.provenance()
@@ -106,51 +117,13 @@ def _check_record(folder: Path, report: Report) -> tuple[RunResult | None, bool]
     contents = {name: (folder / name).read_bytes() if (folder / name).exists() else None for name in HASHED}
     if TOKENIZER in result.files and contents[TOKENIZER] is None and run.checkpoints.exists():
         contents[TOKENIZER] = b""  # its model cannot be used without it
-    for name in damaged_files(result, contents):
+    damaged = damaged_files(result, contents)
+    for name in damaged:
         report.records.append(f"{folder / name}: has changed since the run ended: {LOST}")
     report.records += [
-        f"{folder / 'result.json'}: {reason}: {LOST}" for reason in contradictions(run, result)
+        f"{folder / 'result.json'}: {reason}: {LOST}" for reason in contradictions(run, result, damaged)
     ]
     return result, True
-
-
-def contradictions(run: RunFolder, result: RunResult) -> Iterator[str]:
-    """Yield the numbers of a result that metrics.jsonl has with other values, each with both values."""
-    if result.training is None:
-        return
-    last = [row for row in run.rows() if row.kind == "validation" and row.step == result.training.steps]
-    if not last:
-        return
-    row, training = last[-1], result.training
-    pairs = [(f"training.{name}", getattr(training, name), getattr(row, COUNTERS[name])) for name in COUNTERS]
-    if result.validation and _validates_alike(
-        run.root / "config.yaml"
-    ):  # else the curve has the score of the first examples only
-        metrics = [(metric.name, metric.value) for metric in result.validation]
-        metrics.append(("standard_error", result.validation[0].standard_error))
-        pairs += [(f"validation.{n}", value, row.measured[n]) for n, value in metrics if n in row.measured]
-    yield from (
-        f"{name} is {found}, but {recorded} in metrics.jsonl"
-        for name, found, recorded in pairs
-        if not _is_equal(found, recorded)
-    )
-
-
-def _is_equal(found: Any, recorded: Any) -> bool:
-    """Return True for numbers that are equal up to the rounding of a GPU."""
-    numbers = [x for x in (found, recorded) if isinstance(x, int | float) and not isinstance(x, bool)]
-    if len(numbers) < 2 or not all(map(math.isfinite, numbers)):
-        return str(found) == str(recorded)
-    return math.isclose(found, recorded, rel_tol=TOLERANCE, abs_tol=1e-9)
-
-
-def _validates_alike(config: Path) -> bool:
-    """Return True if the validation at the end of a run is of the same examples as those in between."""
-    try:
-        trainer = read_yaml(config, AGAIN).get("trainer")
-    except (RunError, OSError):
-        return False
-    return isinstance(trainer, dict) and trainer.get("validation_examples") is not None
 
 
 def _check_checkpoints(folder: Path, final: int | None, key: str | None, report: Report) -> None:
@@ -241,6 +214,13 @@ def _check_cache(cache: Path, report: Report) -> None:
     for folder in sorted({path.parent for path in [*cache.glob(f"*/{META}"), *cache.glob("*/*.bin")]}):
         if folder.name.startswith("."):
             continue  # being prepared
+        if other := [
+            f"{path}: is {kind}, not a file: remove {folder} to prepare it again"
+            for path, kind in wrong_kinds(folder)
+        ]:
+            report.data += other
+            report.token_files += 1
+            continue
         try:
             verify(folder, read_meta(folder))
         except DataError as error:

@@ -6,12 +6,16 @@ import errno
 import os
 import stat
 import sys
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from experiments.runtime.errors import DataError
 
 ENDLESS = ("/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
 """Devices that can be read without an end."""
+FILE_SUFFIXES = (".json", ".jsonl", ".yaml", ".log", ".safetensors", ".bin")
+"""Ends of the names of files that commands write."""
 _installed = False
 
 
@@ -49,6 +53,25 @@ def _kind(path: str, mode: int) -> str | None:
     if stat.S_ISCHR(mode) and os.path.realpath(path) in ENDLESS:
         return "an endless device"
     return None
+
+
+def wrong_kinds(root: Path) -> Iterator[tuple[Path, str]]:
+    """Yield what is no file and no folder below a folder, and folders with the name of a file; with its kind.
+
+    A link counts as what it leads to, and one that leads nowhere is left out: its file is missing.
+    """
+    for folder, folders, files in os.walk(root):
+        for name in sorted([*folders, *files]):
+            path = Path(folder, name)
+            try:
+                mode = os.stat(path).st_mode
+            except (OSError, ValueError):
+                continue
+            is_file_name = path.suffix in FILE_SUFFIXES and not name.startswith(".")
+            if stat.S_ISDIR(mode) and is_file_name:
+                yield path, "a folder"
+            elif not stat.S_ISDIR(mode) and not stat.S_ISREG(mode):
+                yield path, _kind(str(path), mode) or "a device"
 
 
 def check_file(path: str | os.PathLike[str]) -> None:

@@ -243,6 +243,13 @@ class RunResult(Record):
         return [metric for metric in self.metrics if metric.split == "test"]
 
     @property
+    def lost_steps(self) -> int:
+        """Return how many planned steps a result that says ``complete`` does not have."""
+        if self.status != RunStatus.COMPLETE or self.planned is None or self.training is None:
+            return 0
+        return max(0, self.planned.steps - self.training.steps)
+
+    @property
     def saved_step(self) -> int | None:
         """Return the step of the checkpoint saved at the end; None where the run may have saved none."""
         saved = self.status in (RunStatus.COMPLETE, RunStatus.PREEMPTED)

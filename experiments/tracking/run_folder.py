@@ -124,12 +124,18 @@ class RunFolder:
     def has_final_status(self) -> bool:
         """Return True if another run would have the same result: complete, diverged, out of memory.
 
-        Raises CheckpointError if the result is damaged, or a file that it lists is missing.
+        Raises CheckpointError if the result is damaged, lacks steps of a complete training, or lists a file
+        that is missing.
         """
         result = self.result()
         if result is None or result.status not in FINAL:
             return False
         absent = {name: None for name in HASHED if not (self.root / name).is_file()}
+        if result.lost_steps:
+            raise CheckpointError(
+                f"{self.root / 'result.json'}: status is complete, but {result.lost_steps} planned steps are "
+                f"missing: {DAMAGED_RESULT}"
+            )
         for name in damaged_files(result, absent):
             raise CheckpointError(f"{self.root / name}: is missing: {LOST}")
         return True

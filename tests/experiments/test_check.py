@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,7 +17,7 @@ from experiments.check import check_study, main
 from experiments.data.corpus import CorpusConfig
 from experiments.data.token_file import open_token_file
 from experiments.data.tokenizers.tokenizer import TokenizerConfig
-from experiments.tracking.run_files import FETCHED
+from experiments.tracking.run_files import FETCHED, checksum
 from experiments.training.checkpoints.checkpoint import SAVED
 from tests.experiments import commands
 from tests.results import write_result
@@ -96,6 +100,67 @@ def test_each_damaged_file_is_named_with_its_remedy(
     assert len(found) == 2
     assert str(path.parent if "step-" in name else path) in found[0]
     assert re.search(remedy, found[0])
+
+
+@pytest.mark.parametrize("name", ["metrics.jsonl", "lock.json", "checkpoints/step-00000031/MANIFEST.json"])
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, partial(os.symlink, "/dev/zero")])
+def test_what_is_no_file_is_named_and_other_runs_are_verified(
+    run: Path, capsys: pytest.CaptureFixture[str], name: str, make: Callable[[Path], object]
+) -> None:
+    shutil.copytree(run, run.with_name("s1"))
+    (run.with_name("s1") / "config.yaml").unlink()  # another damage
+    (run / name).unlink(missing_ok=True)
+    make(run / name)
+    code, found = lines(run, capsys)
+    assert code == 6
+    assert re.match(
+        rf"damaged: {run / name}: is (a pipe|a folder|an endless device), not a file: put", found[0]
+    )
+    assert any("s1" in line for line in found[1:-1])
+    assert "2 runs" in found[-1]
+
+
+def first(tree: dict[str, Any]) -> dict[str, Any]:
+    """Return the score of a result."""
+    score: dict[str, Any] = tree["metrics"][0]
+    return score
+
+
+CONTRADICTIONS: dict[str, Callable[[dict[str, Any]], object]] = {
+    "training.steps is 3, but 31 in planned.steps": lambda tree: tree["training"].update(steps=3),
+    "metrics on the test split is none": lambda tree: tree.update(metrics=[]),
+    "status is diverged, but complete in steps": lambda tree: tree.update(status="diverged"),
+    "metrics.answer_accuracy on test is 0.99": lambda tree: first(tree).update(value=0.99),
+    "number of metrics.answer_accuracy on test is 2": lambda tree: tree["metrics"].append(first(tree)),
+    "training.tokens_per_second is 1.0": lambda tree: tree["training"].update(tokens_per_second=1.0),
+    "training.flops is .* in tokens": lambda tree: tree.update(flops_per_token=1.0),
+    "training.tokens is 7": lambda tree: tree["training"].update(tokens=7),
+    "setup.learning_rate is 1.0, but 0.003 in": lambda tree: tree["setup"].update(learning_rate=1.0),
+    "setup.batch_size is 99": lambda tree: tree["setup"].update(batch_size=99),
+    "backbone is mamba": lambda tree: tree.update(backbone="mamba"),
+    "fingerprint is 0123": lambda tree: tree.update(fingerprint="0123"),
+    "the hash of config.yaml is missing": lambda tree: tree.update(files={}),
+}
+
+
+@pytest.mark.parametrize("message", CONTRADICTIONS)
+def test_a_result_that_contradicts_another_record_is_named(run: Path, message: str) -> None:
+    """Though the checksum was written again."""
+    path = run / "result.json"
+    tree = json.loads(path.read_text())
+    CONTRADICTIONS[message](tree)
+    path.write_text(json.dumps({**tree, "checksum": checksum(tree)}))
+    report = check_study(run.parents[1])
+    assert report.exit_code == 6
+    assert any(re.search(f"result.json: {message}", line) for line in report.records), report.records
+
+
+def test_a_changed_setting_contradicts_the_digest_in_the_path(run: Path) -> None:
+    config = run / "config.yaml"
+    config.write_text(config.read_text().replace("weight_decay: 0.1", "weight_decay: 0.2"))
+    write_result(run, json.loads((run / "result.json").read_text()))
+    [line] = check_study(run.parents[1]).records
+    assert f"the digest in the folder's name is {run.parent.name[-8:]}, but " in line
 
 
 def test_a_complete_run_without_checkpoints_is_damaged(run: Path, capsys: pytest.CaptureFixture[str]) -> None:

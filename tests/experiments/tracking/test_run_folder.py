@@ -83,6 +83,14 @@ def test_a_status_says_whether_a_run_is_finished(tmp_path: Path, status: str) ->
     assert folder.result() is None, "a run that has begun again has no result"
 
 
+def test_a_complete_result_with_fewer_steps_than_planned_is_damaged(tmp_path: Path) -> None:
+    write_result(tmp_path, {"status": "complete", "planned": {"steps": 50}, "training": {"steps": 40}})
+    with pytest.raises(
+        CheckpointError, match="10 planned steps are missing: remove it, and the same command"
+    ):
+        _ = RunFolder(tmp_path).has_final_status
+
+
 def test_a_run_that_ended_before_its_first_row_lost_no_file(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
     folder.open({"seed": 0}, recorded())
