@@ -146,7 +146,7 @@ def test_numbers_that_the_curve_contradicts_fail_the_check(
     tree = json.loads(path.read_text())
     CONTRADICTIONS[number](tree)
     path.write_text(json.dumps({**tree, "checksum": checksum(tree)}))
-    (line,) = check_study(study).records
+    line = check_study(study).records[0]  # values that follow from it are named too
     assert number in line
     assert "in metrics.jsonl" in line
 
