@@ -81,7 +81,7 @@ class RequestedCell:
             study=_folder(cfg, study),
             words=_deciding(hydra.overrides.task),
             seed=int(cfg.seed),
-            names={group: _text(cfg, f"names.{group}") for group in GROUPS},
+            names={group: redact(_text(cfg, f"names.{group}")) for group in GROUPS},
             config=cfg,
             in_study=hydra.mode == RunMode.MULTIRUN or study != "single",
         )
@@ -94,7 +94,7 @@ class RequestedCell:
             study=_folder(sweep, given.get("study.name", _text(sweep, "study.name"))),
             words=_deciding(words),
             seed=int(given["seed"]) if given.get("seed", "").isdecimal() else int(sweep.seed),
-            names={g: given.get(g, _text(sweep, f"hydra.runtime.choices.{g}")) for g in GROUPS},
+            names={g: redact(given.get(g, _text(sweep, f"hydra.runtime.choices.{g}"))) for g in GROUPS},
             config=None,
             in_study=True,
         )
@@ -211,7 +211,7 @@ def _is_file_name(name: str) -> bool:
         check_file_name("study.name", name)
     except ConfigError:
         return False
-    return True
+    return redact(name) == name  # other users can see it
 
 
 def _begun(run: RunFolder) -> bool:

@@ -168,3 +168,16 @@ def test_the_summary_counts_and_explains(tmp_path: Path) -> None:
     assert any(line.startswith("  c-recall-nano-3 s0: incomplete: ") for line in lines)
     assert any("d-recall-nano-4 s0: unreadable: " in line for line in lines)
     assert lines[-1] == f"to compare: archbench compare study=mix runs={tmp_path}"
+
+
+def test_a_token_in_the_place_of_a_name_is_in_no_file(tmp_path: Path) -> None:
+    token = "hf_AbCdEfGhIjKlMnOpQrStUvWxYz01234567"
+    sweep = commands.compose(*WORDS, f"runs={tmp_path}")
+    cell = RequestedCell.uncomposed(sweep, [f"task={token}", "backbone=decoder", "study.name=mix"])
+    cell.refuse(ConfigError(f"task={token}: there is no such task"))
+    paths = list(tmp_path.rglob("*"))
+    assert len([path for path in paths if path.name == "result.json"]) == 1
+    assert not [
+        path for path in paths if token in str(path) or (path.is_file() and token in path.read_text())
+    ]
+    assert token not in "\n".join(summary(tmp_path / "mix"))
