@@ -54,6 +54,11 @@ def allowed_mode() -> int:
     return 0o777 & ~mask
 
 
+def share(path: Path) -> None:
+    """Give a file the permissions that the umask allows; libraries make theirs readable to the owner only."""
+    path.chmod(0o666 & allowed_mode())
+
+
 def sync(path: Path) -> None:
     """Wait until a file or a folder is on the disk. Raises OSError."""
     descriptor = os.open(path, os.O_RDONLY)

@@ -29,7 +29,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from typing_extensions import TypedDict
 
-from experiments.runtime.atomic_io import sync, write_json
+from experiments.runtime.atomic_io import share, sync, write_json
 from experiments.runtime.errors import CheckpointError
 from experiments.runtime.json_state import read_json
 from experiments.training.checkpoints.stored_state import in_shards, restore
@@ -81,6 +81,7 @@ def write(
         for kind, content in tensors.items():
             contiguous = {name: tensor.detach().contiguous() for name, tensor in content.items()}
             save_file(contiguous, temporary / f"{kind}.safetensors")
+            share(temporary / f"{kind}.safetensors")
         files = {path.name: describe(path) for path in temporary.iterdir()}
         commit(temporary, final, {"format": WHOLE, "step": step, **state}, files)
         reason = broken(final)
@@ -96,7 +97,7 @@ def place(folder: Path, step: int) -> Path:
 
 def begin(folder: Path, step: int) -> Path:
     """Make the hidden folder that a checkpoint is written into. Raises OSError."""
-    folder.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(exist_ok=True)  # and not the run's folder: it is gone where someone removed or renamed it
     for leftover in folder.glob(".tmp-*"):
         shutil.rmtree(leftover)
     temporary = folder / f".tmp-{step:08d}-{uuid.uuid4().hex[:8]}"

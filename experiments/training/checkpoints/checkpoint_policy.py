@@ -48,8 +48,8 @@ class CheckpointSaver:
         """Prepare to save; all processes must do so at the same point of the program.
 
         Args:
-            may_write: called on rank 0 of multiple processes before a checkpoint gets its name; an exception
-                it raises ends the run.
+            may_write: called on rank 0 before a save is repeated, and of multiple processes before a
+                checkpoint gets its name; an exception it raises ends the run.
         """
         self.folder, self.keep, self.log, self.may_write = folder, keep, log, may_write
         self.failures = 0
@@ -118,6 +118,7 @@ class CheckpointSaver:
         try:
             return None, write() or []
         except CheckpointError:
+            run_on_rank_zero(self.may_write, self._group)  # another process may write the run by now
             run_on_rank_zero(lambda: checkpoint.free_space(self.folder, min(self.keep, 2)), self._group)
         try:
             return None, write() or []

@@ -1,6 +1,7 @@
 """Checkpoints are whole or absent: broken ones are set aside, and nothing starts over in silence."""
 
 import json
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +11,7 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
-from experiments.runtime.errors import CheckpointError
+from experiments.runtime.errors import CheckpointError, LockedError
 from experiments.training.checkpoints import checkpoint
 from experiments.training.checkpoints.checkpoint_policy import CheckpointSaver
 from tests.experiments import commands
@@ -278,3 +279,24 @@ def test_a_run_with_broken_checkpoints_ends_with_exit_code_6(tmp_path: Path) -> 
     assert "no checkpoint is whole" in found["message"]
     assert commands.rows(folder) == rows, "the record is lost too"
     assert commands.run("train", *words).returncode == 6
+
+
+def test_a_repeated_save_checks_the_lock_and_does_not_make_the_run_folder_again(tmp_path: Path) -> None:
+    def lost() -> None:
+        raise LockedError("the folder is gone")
+
+    saver = CheckpointSaver(tmp_path / "run" / "checkpoints", 2, print, lost)
+    with pytest.raises(LockedError, match="is gone"):
+        saver.save(3, *make(), {"train_state": {"step": 3}})
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_files_of_a_checkpoint_have_the_permissions_of_the_umask(tmp_path: Path) -> None:
+    before = os.umask(0o022)
+    try:
+        CheckpointSaver(tmp_path, 2, print).save(3, *make(), {"train_state": {"step": 3}})
+    finally:
+        os.umask(before)
+    files = list(tmp_path.glob("step-*/*"))
+    assert {path.stat().st_mode & 0o777 for path in files} == {0o644}
+    assert len(files) == 4
