@@ -16,6 +16,7 @@ from typing_extensions import TypedDict
 
 from experiments.runtime.errors import DataError
 from experiments.runtime.json_state import mismatch, read_json
+from experiments.runtime.special_files import check_file
 from experiments.tracking.results_frame import read_frame
 
 MODES = ("train", "prefill", "decode", "sample")
@@ -50,9 +51,10 @@ def load_speed(path: Path, mode: str) -> pd.DataFrame:
     Raises:
         ValueError: there are none, or they were not measured with the same settings.
     """
-    if not path.is_file():
+    if not path.exists():
         raise ValueError(f"rows={path}: there is no such file; write it with archbench benchmark output=")
     try:
+        check_file(path)
         if path.suffix == ".json":
             rows = read_json(path, list[dict[str, Any]], "name another file", DataError)
             frame = pd.DataFrame(rows or [])
@@ -81,7 +83,7 @@ def load_speed(path: Path, mode: str) -> pd.DataFrame:
 
 
 def load_all_modes(path: Path) -> pd.DataFrame:
-    """Return the complete cells of every mode that was measured. Raises ValueError if there is no mode."""
+    """Return the complete cells of every measured mode, for ``speed=``. Raises ValueError without any."""
     frames, missing = [], []
     for mode in MODES:
         try:
@@ -89,7 +91,7 @@ def load_all_modes(path: Path) -> pd.DataFrame:
         except ValueError as error:
             missing.append(str(error))
     if not frames:
-        raise ValueError(missing[0])
+        raise ValueError(f"speed={missing[0].removeprefix('rows=')}")
     return pd.concat(frames, ignore_index=True)
 
 

@@ -40,6 +40,8 @@ def find_files(patterns: Sequence[str], suffixes: Sequence[str] = SUFFIXES) -> l
     for pattern in patterns:
         names = [pattern] if Path(pattern).is_file() else glob.glob(pattern, recursive=True)
         matches = [Path(name) for name in names if Path(name).is_file()]
+        if not matches and not os.path.isdir(pattern):
+            check_file(pattern)
         if not matches:
             raise DataError(f"no file at '{pattern}' (looked from {Path.cwd()}): correct the path or glob")
         for path in matches:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 from analysis.figures.files import figure_bytes
 from analysis.figures.style import PALETTE
 from analysis.speed.__main__ import draw, main, render
-from analysis.speed.rows import load_speed
+from analysis.speed.rows import load_all_modes, load_speed
 from tests import ROOT
 
 RESULTS = ROOT / "docs" / "results"
@@ -240,3 +241,11 @@ def test_the_page_of_results_quotes_its_frame() -> None:
     page = (RESULTS / "speed.md").read_text()
     quoted = page.split("<!-- generation:begin -->\n")[1].split("<!-- generation:end -->")[0]
     assert quoted == render(load_speed(RESULTS / "speed.parquet", "decode"), "decoder")
+
+
+def test_another_command_names_its_own_key(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.parquet")
+    with pytest.raises(ValueError, match=r"speed=.*pipe\.parquet cannot be read: it is a pipe; name a file"):
+        load_all_modes(tmp_path / "pipe.parquet")
+    with pytest.raises(ValueError, match=r"speed=.*absent\.parquet: there is no such file"):
+        load_all_modes(tmp_path / "absent.parquet")

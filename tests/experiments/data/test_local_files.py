@@ -1,4 +1,5 @@
 import json
+import os
 
 import pyarrow
 import pyarrow.parquet
@@ -143,3 +144,10 @@ def test_an_empty_csv_file_has_no_rows_and_a_column_of_two_is_refused(tmp_path):
     assert len(list(rows_of_file(tmp_path / "a.csv", ["label"]))) == 1
     with pytest.raises(DataError, match=r"a\.csv, line 1: two columns are called 'text'"):
         list(rows_of_file(tmp_path / "a.csv", ["text"]))
+
+
+@pytest.mark.parametrize("suffix", ["", ".txt"])
+def test_a_pipe_is_named_as_one(tmp_path, suffix):
+    os.mkfifo(tmp_path / f"pipe{suffix}")
+    with pytest.raises(DataError, match=r"pipe.* cannot be read: it is a pipe; name a file"):
+        find_files([str(tmp_path / f"pipe{suffix}")])
