@@ -158,6 +158,13 @@ class Trainer:
                     f"{self.folder.checkpoints}: step {saved['step']} was saved by a later version "
                     f"({error}): continue with that"
                 ) from None
+            # A run that continues another has the counters of its parent, whose batches may have been others.
+            continues = self.resolved.get("continue_from") is not None
+            if not continues and (reason := self.state.contradiction(self.tokens_per_step)) is not None:
+                raise CheckpointError(
+                    f"{self.folder.checkpoints}: step {saved['step']} was edited: {reason}: remove this "
+                    "checkpoint to continue from the one before"
+                )
             exchange_averages(self.optimizer)  # the checkpoint's model is the averaged one
             # Later checkpoints that were damaged are named in the result: their steps are trained again.
             damaged = collectives.run_on_rank_zero(lambda: checkpoint.damaged_steps(self.folder.checkpoints))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -41,6 +42,21 @@ class TrainState:
     def restore(cls, saved: dict[str, Any]) -> TrainState:
         """Return the state that ``dataclasses.asdict`` gave. Raises TypeError for one with other keys."""
         return cls(**{**saved, "anomalies": LossAnomalies(**saved["anomalies"])})
+
+    def contradiction(self, tokens_per_step: int) -> str | None:
+        """Return the counter that does not fit the steps of a run, with both values; None if all do."""
+        tokens = self.step * tokens_per_step
+        if self.tokens != tokens:
+            return f"train_state.tokens is {self.tokens}, not {tokens} as for {self.step} steps"
+        for name in ("seconds", "data_seconds", "device_seconds"):
+            value = getattr(self, name)
+            if not (math.isfinite(value) and value >= 0):
+                return f"train_state.{name} is {value}, no time"
+        if self.device_seconds < self.seconds * (1 - 1e-6):
+            return (
+                f"train_state.device_seconds is {self.device_seconds}, less than the {self.seconds} seconds"
+            )
+        return None
 
     def count_step(
         self,
