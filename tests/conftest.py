@@ -17,6 +17,17 @@ os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
 
 forked.install()
 
+
+@pytest.fixture(autouse=True)
+def _same_environment() -> Generator[None]:
+    """Undo what a test changes in the variables that commands are forked with: the number of threads."""
+    before = forked.fixed(os.environ)
+    yield
+    for name in forked.fixed(os.environ).keys() - before.keys():
+        del os.environ[name]
+    os.environ.update(before)
+
+
 SECONDS: Counter[str] = Counter()
 """Processor seconds of each test of this session, with those of its processes and of its fixtures."""
 

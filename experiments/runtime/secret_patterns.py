@@ -102,6 +102,7 @@ def _weak(match: re.Match[str]) -> str:
 
 _REST_OF_VALUE = r"(?:\\*\"[^\"]*+\"?|\\*'[^']*+'?|[^\n\"']++)"
 _WORD = r"[^\s\"'`,;(){}\[\]]++"
+_QUOTED = rf"(?:\"[^\"\n]*+\"|'[^'\n]*+'|{_WORD})"
 _I = re.IGNORECASE
 RULES: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], ...] = (
     (  # headers, to the end of the line
@@ -142,7 +143,8 @@ RULES: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], ...] 
     ),
     (  # --password VALUE
         re.compile(
-            rf"(?<![\w-])(--?(?=[\w.-]{{0,60}}?(?:{SECRET}|{TOKEN}|cookie))[\w.-]{{1,80}}\s+)(?!-){_WORD}", _I
+            rf"(?<![\w-])(--?(?=[\w.-]{{0,60}}?(?:{SECRET}|{TOKEN}|cookie))[\w.-]{{1,80}}\s+)(?!-){_QUOTED}",
+            _I,
         ),
         rf"\1{REDACTED}",
     ),
@@ -151,7 +153,10 @@ RULES: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], ...] 
         rf"\1{REDACTED}",
     ),
     (
-        re.compile(r"((?<![\w.-])(?:api|access|private|secret|account) key(?: id)?\s*[=:]\s*)\S+", _I),
+        re.compile(
+            r"((?<![\w.-])(?:api|access|private|secret|account) key(?: id)?\s*[=:]\s*)(?!set\s[A-Z_]+\b)\S+",
+            _I,
+        ),
         rf"\1{REDACTED}",
     ),
     (  # FOO_KEY=VALUE in a shell

@@ -35,6 +35,8 @@ _ENVIRONMENT_NAME = re.compile(
 )
 """Names of environment variables with secret values; here ``key`` always means a secret."""
 _NO_SECRETS = ("PWD", "OLDPWD")
+LONGEST_WORD = 24
+"""Characters of a word of this project at most; longer values are not looked up in its files."""
 SHORTEST = 8
 """Least length of a searched value of a variable: shorter ones also occur in other text."""
 _HASH_NAME = re.compile(
@@ -163,14 +165,15 @@ class _Variables:
 def _variables() -> _Variables:
     """Return the patterns of the environment."""
     values = [value for name, value in os.environ.items() if _is_secret_variable(name)]
-    stripped = [value.strip() for value in values if not os.path.exists(value)]
+    stripped = [value.strip() for value in values if os.sep not in value or not os.path.exists(value)]
     return _patterns(tuple(value for value in stripped if len(value) >= SHORTEST))
 
 
 @functools.lru_cache(maxsize=8)
 def _patterns(values: tuple[str, ...]) -> _Variables:
-    words = [value for value in values if re.fullmatch(r"[\w.-]+", value) and not looks_random(value)]
-    ours = [value for value in words if _is_of_project(value)]
+    plain = [value for value in values if re.fullmatch(r"[\w.-]+", value)]
+    ours = [value for value in plain if len(value) <= LONGEST_WORD and _is_of_project(value)]
+    words = [value for value in plain if value in ours or not looks_random(value)]
     random = _spelled(value for value in values if value not in words)
     others = [rf"(?<!\w){re.escape(value)}(?!\w)" for value in words if value not in ours]
     return _Variables(

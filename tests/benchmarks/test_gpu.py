@@ -85,10 +85,10 @@ def test_a_part_that_fails_keeps_its_rows_and_says_why(
         "if sys.argv[1] == 'mfu': raise SystemExit('the driver went away')\n"
     )
     monkeypatch.setattr(gpu_set, "FOLDER", tmp_path)
-    monkeypatch.setattr(gpu_set, "PARTS", {"mfu": 60, "moe": 1, "scan": 60})
+    monkeypatch.setattr(gpu_set, "PARTS", {"mfu": 60, "moe": 3, "scan": 60})
     monkeypatch.setattr(gpu_set, "GRACE", 0)
     args = argparse.Namespace(device="cpu", tiny=True)
-    errors = {"mfu": "ended with status 1: the driver went away", "moe": "killed after 1 s", "scan": None}
+    errors = {"mfu": "ended with status 1: the driver went away", "moe": "killed after 3 s", "scan": None}
     for part, error in errors.items():
         found = gpu_set.run(part, args)
         assert found["rows"] == [{"family": "decoder"}]

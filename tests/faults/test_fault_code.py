@@ -7,6 +7,7 @@ import os
 import random
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -34,12 +35,14 @@ class Own(AdamW):
 
 
 @pytest.fixture
-def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """Name of a new module with an optimizer, in a folder on the path of modules."""
     name = f"f35_own_{random.randrange(2**40)}"
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / f"{name}.py").write_text(OPTIMIZER.format(late=""))
-    return name
+    yield name
+    for path in [path for path in provenance_module._hashed if path.startswith(str(tmp_path.resolve()))]:
+        del provenance_module._hashed[path]  # other tests of this process do not use it
 
 
 @pytest.mark.parametrize("edit", ["changed", "same size and time", "emptied", "removed", "syntax error"])

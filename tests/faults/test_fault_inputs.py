@@ -155,7 +155,10 @@ def test_f41_what_no_memory_holds_is_refused_with_the_figure(word: str, record: 
 @pytest.mark.parametrize(
     ("word", "message"),
     [
-        ("budget.batch_size=10000000", r"10000000 sequences of 32 tokens at once.* would take [\d,.]+ GiB"),
+        (
+            "budget.batch_size=10000000 budget.tokens=320000000",
+            r"10000000 sequences of 32 tokens at once.* would take [\d,.]+ GiB",
+        ),
         ("scale.targets.non_embedding=100000000000", r"parameters with gradients and moments would take"),
         ("budget.tokens=1000000000000000000", r"FLOPs take [\d,.]+ years on this machine"),
     ],
@@ -165,7 +168,7 @@ def test_f41_a_run_that_no_machine_holds_or_ends_is_refused_unless_forced(
 ) -> None:
     from experiments.run.plan import check_run, plan
 
-    words = (*commands.TINY, *commands.RECALL, word)
+    words = (*commands.TINY, *commands.RECALL, *word.split())
     for forced in (False, True):
         chosen = commands.settings(*words, f"device.force={str(forced).lower()}")
         planned = plan(chosen)

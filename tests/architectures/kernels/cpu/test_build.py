@@ -85,18 +85,25 @@ def test_several_may_build_at_once(forgotten):
     assert [path.suffix for path in folder.iterdir()] == [".so"]
 
 
+def rewrite(library: Path, content: bytes) -> None:
+    """Write another file of this name: this process has loaded the library, and still runs its old one."""
+    library.unlink()
+    library.write_bytes(content)
+
+
 def truncated(library: Path) -> None:
-    os.truncate(library, library.stat().st_size // 2)
+    content = library.read_bytes()
+    rewrite(library, content[: len(content) // 2])
 
 
 def emptied(library: Path) -> None:
-    library.write_bytes(b"")
+    rewrite(library, b"")
 
 
 def one_bit_changed(library: Path) -> None:
     content = bytearray(library.read_bytes())
     content[len(content) // 2] ^= 1
-    library.write_bytes(content)
+    rewrite(library, bytes(content))
 
 
 def replaced_by_a_pipe(library: Path) -> None:

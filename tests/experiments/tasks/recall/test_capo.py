@@ -96,7 +96,7 @@ class Knows(Backbone):
                 # A causal model answers where it reads the attribute, a bidirectional one at the answer.
                 at = begin + place + (not begin)
                 probability_BTV[row, at, value] += self.share
-        logits_BTV = probability_BTV.log()
+        logits_BTV = probability_BTV.log().clamp_min(-1e4)  # where nothing is known, no value has any
         return Output(logits_BTV=logits_BTV, hidden_BTD=logits_BTV)
 
     def sequence_flops(self, length: int, source_length: int = 0) -> Flops:
