@@ -17,6 +17,7 @@ from analysis.board.rankings import TYPES, Line, Ranking, rankings, score_frame
 from analysis.board.sources import read_sources
 from analysis.files import csv_text, parquet
 from analysis.load.descriptions import comment, description
+from analysis.stats.verdicts.family import MIN_SEEDS
 from analysis.tables.columns import interval
 from analysis.tables.format import flops, si, size
 from analysis.templates import environment
@@ -215,7 +216,9 @@ def _exponent(text: str) -> int:
 
 
 def score(line: Line) -> str:
-    """Return a score with its interval."""
+    """Return a score with its interval; below ``MIN_SEEDS`` the score of each seed."""
+    if 0 < len(line.seed_scores) < MIN_SEEDS:
+        return ", ".join(f"{seed:.3f}" for seed in line.seed_scores)
     return interval(line.score, line.low, line.high, 3)
 
 

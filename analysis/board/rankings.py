@@ -49,11 +49,13 @@ class Line:
     score: float
     low: float
     high: float
-    """Ends of the 95% interval over seeds."""
+    """Ends of the 95% interval over seeds; NaN where there are too few of them."""
     seed_scores: tuple[float, ...]
     runs: int
     rank: str
     """Range of the ranks that the verdicts allow; empty for a line that is not ranked."""
+    learned: bool
+    """True for a model that is better than the trivial baselines of its task."""
     note: str
     """Reason why it has no score or no rank; the note of a reference."""
     submission: str
@@ -189,7 +191,7 @@ def _model(
     return Line(
         name=name, model=split_name(name)[0], family=family(str(row["backbone"])), colour=colours[name],
         score=row["score"], low=row["low"], high=row["high"], seed_scores=seed_scores, runs=int(row["runs"]),
-        rank=row["rank"] if isinstance(row["rank"], str) else "",
+        rank=row["rank"] if isinstance(row["rank"], str) else "", learned=bool(row["learned"]),
         note=message or ("" if row["seeds"] else str(row["status"])),
         submission=submissions[name], **{column: float(row[column]) for column in COSTS},
     )  # fmt: skip
@@ -198,7 +200,8 @@ def _model(
 def _reference(row: pd.Series) -> Line:
     return Line(
         name=str(row["arm"]), model="", family="reference", colour="", score=row["score"], low=math.nan,
-        high=math.nan, seed_scores=(), runs=0, rank="", submission="",
+        high=math.nan, seed_scores=(), runs=0, rank="", learned=False,
+        submission="",
         note=row["message"] if isinstance(row["message"], str) else "reference",
     )  # fmt: skip
 

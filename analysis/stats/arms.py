@@ -22,6 +22,7 @@ from analysis.load.run_record import NUMBERS
 from analysis.load.scale_order import scale_groups
 from analysis.stats.intervals import Estimate, binomial_error, is_share, mean_interval, share_interval
 from analysis.stats.trusted_speeds import with_trusted_speeds
+from analysis.stats.verdicts.family import MIN_SEEDS
 from experiments.tasks.metrics import LIKELIHOOD_TYPES, Reference
 
 AXIS_WORDS = {
@@ -64,7 +65,8 @@ def arm_table(frame: pd.DataFrame) -> pd.DataFrame:
     backbone objective likelihood metric unit direction``; ``score`` (mean over
     seeds), ``low`` and ``high`` (its 95% interval over seeds: Student's, of the logit for
     fractions), ``half_width`` (of the t-interval; all three NaN below
-    two seeds), ``seeds`` (finished runs), ``runs``, ``status`` (``complete`` if
+    ``MIN_SEEDS``), ``few_scores`` (the scores of seeds without an interval, as text),
+    ``seeds`` (finished runs), ``runs``, ``status`` (``complete`` if
     all are), ``message``; ``item_se`` (standard error over test items, averaged over
     runs: variation of the text, not of the seed), ``items`` and ``clusters`` (number of test items
     and of their clusters); ``solved_from`` (``study.solved``); ``below`` (the arm's reference
@@ -114,6 +116,7 @@ class Arm:
     half_width: float
     low: float
     high: float
+    few_scores: str | None
     item_se: float
     items: float
     clusters: float
@@ -162,10 +165,11 @@ def _arm(runs: pd.DataFrame, mixed: str | None) -> Arm:
         seeds_by_data = "; ".join(f"{fingerprint}: {seed_list}" for fingerprint, seed_list in seeds.items())
         notes.append(f"not averaged, as the seeds saw different data: {seeds_by_data}")
     estimate = mean_interval(scores)
-    half_width = math.nan if estimate.half_width is None else estimate.half_width
+    has_interval = estimate.half_width is not None and estimate.n >= MIN_SEEDS  # that of two spans the axis
+    half_width = estimate.half_width if has_interval and estimate.half_width is not None else math.nan
     low, high = estimate.mean - half_width, estimate.mean + half_width
     items = float(good["score_items"].mean())
-    if scores and is_share(_first(good["unit"]), scores):
+    if has_interval and is_share(_first(good["unit"]), scores):
         low, high = share_interval(scores, items)
     described = runs if good.empty else good
     measures = {key: _first(described[key]) for key in ("likelihood", "metric", "unit", "direction")}
@@ -173,7 +177,9 @@ def _arm(runs: pd.DataFrame, mixed: str | None) -> Arm:
     below, guesses = _not_beaten(_references(runs), estimate, items=items, error=error, **measures)
     return Arm(
         **{key: _first(runs[key]) for key in ("arm", "cell", "digest", "backbone", "objective")},
-        **measures, score=estimate.mean, half_width=half_width, low=low, high=high, item_se=error,
+        **measures, score=estimate.mean, half_width=half_width, low=low, high=high,
+        few_scores=None if has_interval else ", ".join(f"{score:.3f}" for score in scores) or None,
+        item_se=error,
         items=items, clusters=float(good["score_clusters"].mean()),
         solved_from=study_setting(runs, "solved"), seeds=estimate.n, runs=len(runs),
         status="complete" if unfinished.empty else ", ".join(sorted(set(unfinished["status"]))),

@@ -115,7 +115,9 @@ def score_text(row: pd.Series) -> str:
 
 
 def mean_text(row: pd.Series) -> str:
-    """Return mean and 95% interval of a model with a score."""
+    """Return mean and 95% interval of a model with a score; below ``MIN_SEEDS`` the score of each seed."""
+    if isinstance(row.get("few_scores"), str):
+        return str(row["few_scores"])
     return interval(row["score"], row["low"], row["high"], 3)
 
 

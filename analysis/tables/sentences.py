@@ -16,7 +16,7 @@ from analysis.load.scale_order import scale_groups, task_label
 from analysis.stats.arms import BELOW, likelihood_group, ranked
 from analysis.stats.solve_rates import SOLVED
 from analysis.stats.verdicts.family import MIN_SEEDS
-from analysis.tables.columns import interval, p_text
+from analysis.tables.columns import interval, mean_text, p_text
 from experiments.runtime.console import plural
 
 TYPES = {
@@ -33,6 +33,7 @@ COSTS = {
 }
 ALIKE = 0.02
 """Relative difference of costs below which they are reported as equal."""
+OTHER_DATA = "the runs saw different data"
 MOST_NAMES = 6
 """Maximum number of models that a sentence names."""
 
@@ -129,6 +130,10 @@ def _verdicts(rows: pd.DataFrame) -> list[str]:
         f"{_names(same_reason['arm'])} {_is(same_reason)} not compared: {why}."
         for why, same_reason in reasons.groupby("why", sort=False)
     ]
+    if compared.empty and OTHER_DATA in set(reasons["why"]):
+        scores = [f"{row['arm']} {_score(row)}" for _, row in rows[ranked(rows)].head(MOST_NAMES).iterrows()]
+        more = _more(int(ranked(rows).sum()))
+        return [f"No verdict, as the runs saw different data: {enumerated([*scores, *more])}."]
     if compared.empty:
         only_ranked = rows[ranked(rows)].iloc[0]
         remark = "there is nothing of its type to compare it with"
@@ -164,7 +169,7 @@ def _why_not_compared(row: pd.Series, base: pd.Series) -> str:
         return "another metric"
     if base["seeds"] < base["runs"]:
         return f"runs of {base['arm']} are missing"
-    return "the runs saw different data"
+    return OTHER_DATA
 
 
 VERDICTS = ("better", "worse", "equivalent", "undecided")
@@ -236,7 +241,7 @@ def _cost(row: pd.Series, base: pd.Series) -> str:
 
 def _score(row: pd.Series) -> str:
     metric = str(row["metric"]).replace("_", " ")
-    return f"{interval(row['score'], row['low'], row['high'], 3)} {metric} ({plural(row['seeds'], 'seed')})"
+    return f"{mean_text(row)} {metric} ({plural(row['seeds'], 'seed')})"
 
 
 def _by(row: pd.Series) -> str:

@@ -10,9 +10,9 @@ import pandas as pd
 
 from analysis.stats.arms import ranked
 from analysis.stats.targets.target_profiles import FACTORS, performance_profiles
-from analysis.stats.verdicts.verdict import BETTER, UNDECIDED, WORSE
+from analysis.stats.verdicts.verdict import BETTER, UNDECIDED
 from analysis.tables.markdown import escaped, table
-from analysis.track.results import both_directions
+from analysis.track.results import both_directions, unbeaten
 from analysis.track.rules import Track
 from experiments.runtime.console import plural
 
@@ -55,13 +55,11 @@ def track_markdown(track: Track, results: TrackResults) -> str:
         if not compared.empty:
             figure = f"![Models by workloads]({track.name}.svg)"
             summary = _summary(track, results, compared)
-            worse = compared.assign(worse=compared["verdict"].eq(WORSE))
-            undefeated = ~worse.groupby(["model", "task"])["worse"].any()
-            counts_by_model = undefeated.groupby("model").sum().sort_values(ascending=False, kind="stable")
-            listed = ", ".join(f"{model} {count}" for model, count in counts_by_model.items())
+            undefeated = unbeaten(compared, results.arms)
+            listed = ", ".join(f"{model} {count}" for model, count in undefeated.items())
             sentence = (
-                f"Workloads (of {len(track.workloads)}) on which no model of the same likelihood type is "
-                f"better: {listed}."
+                f"Workloads (of {len(track.workloads)}) that a model has learned, and on which "
+                f"no model of the same likelihood type is better: {listed}."
             )
             lines = [sentence, "", figure, "", *lines, "", *summary]
         lines += ["", "## Scores", "", *_scores(track, results)]

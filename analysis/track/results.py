@@ -7,7 +7,7 @@ import math
 
 import pandas as pd
 
-from analysis.stats.arms import is_guess
+from analysis.stats.arms import is_guess, ranked
 from analysis.stats.comparisons import UNLEARNED, comparisons, verdict_of
 from analysis.stats.verdicts.verdict import BETTER, WORSE
 from analysis.track.rules import Track
@@ -149,6 +149,19 @@ def both_directions(pairs: pd.DataFrame) -> pd.DataFrame:
         model=pairs["other"], other=pairs["model"], verdict=pairs["verdict"].map(lambda v: flip.get(v, v))
     )
     return pd.concat([pairs, swapped], ignore_index=True)
+
+
+def unbeaten(compared: pd.DataFrame, arms: pd.DataFrame) -> pd.Series:
+    """Return for each model the number of workloads that it has learned and on which none is better.
+
+    Args:
+        compared: from ``both_directions``.
+        arms: from ``analysis.stats.arms.arm_table``.
+    """
+    learned = pd.MultiIndex.from_frame(arms.loc[ranked(arms), ["arm", "task"]])
+    beaten = compared["verdict"].eq(WORSE).groupby([compared["model"], compared["task"]]).any()
+    counts = (~beaten & beaten.index.isin(learned)).groupby("model").sum()
+    return counts.sort_values(ascending=False, kind="stable")
 
 
 def tally(pairs: pd.DataFrame) -> pd.DataFrame:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import combinations
+
 import numpy as np
 import pandas as pd
 
@@ -9,6 +11,7 @@ from analysis.load.scale_order import TASK_SCALE, scale_groups
 from analysis.stats.arms import arm_table, declared_baseline, finished, likelihood_group, ranked
 from analysis.stats.comparisons import comparisons, verdict_of
 from analysis.stats.targets.steps_to_loss import first_reached, validation_curve
+from analysis.stats.verdicts.family import MIN_SEEDS
 from analysis.stats.verdicts.verdict import BETTER, WORSE
 
 LEVELS = 8
@@ -123,18 +126,29 @@ def ranks(rows: pd.DataFrame, pairs: pd.DataFrame) -> dict[str, str]:
 
     An arm's best rank is one after all arms that are better, its worst rank one before all that are worse.
     Better is transitive: if two verdicts are true, so is the one that they imply. Arms that have not learned
-    the task have no rank.
+    the task, or have an unfinished run, have no rank. No arm of a type has one if not all pairs of its models
+    were tested: tests against a baseline do not order the others.
     """
     rank_ranges = {}
     arms = rows[(rows["kind"] == "arm") & (rows["seeds"] > 0)]
     for _, group in arms.groupby([likelihood_group(row) for _, row in arms.iterrows()]):
-        names = [str(name) for name in group.loc[ranked(group), "arm"]]
+        learned = group[ranked(group)]
+        names = [str(name) for name in learned.loc[learned["seeds"] == learned["runs"], "arm"]]
+        if not _all_tested(names, pairs) or len(names) < 2 <= len(learned):
+            continue
         above = _better(names, pairs)
         for name in names:
             worse = sum(name in better for better in above.values())
             best_rank, worst_rank = 1 + len(above[name]), len(names) - worse
             rank_ranges[name] = f"{best_rank}" if best_rank == worst_rank else f"{best_rank}-{worst_rank}"
     return rank_ranges
+
+
+def _all_tested(names: list[str], pairs: pd.DataFrame) -> bool:
+    """Return True if each two of the models were compared over enough seeds for a verdict."""
+    tested = pairs[pairs["seeds"] >= MIN_SEEDS]
+    found = {frozenset(pair) for pair in zip(tested["model"], tested["other"], strict=True)}
+    return all(frozenset(pair) in found for pair in combinations(names, 2))
 
 
 def _better(names: list[str], pairs: pd.DataFrame) -> dict[str, set[str]]:

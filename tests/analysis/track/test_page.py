@@ -11,7 +11,7 @@ import pytest
 from analysis.stats.comparisons import UNLEARNED
 from analysis.track.overview import overview
 from analysis.track.page import TrackResults, track_markdown
-from analysis.track.results import score_table, tally
+from analysis.track.results import both_directions, score_table, tally, unbeaten
 from analysis.track.rules import Track, Workload, read_track
 
 
@@ -86,6 +86,12 @@ def test_the_page_lists_the_files_that_are_not_empty(track: Track) -> None:
 def test_a_score_that_needs_no_learning_is_in_brackets(track: Track) -> None:
     page = track_markdown(track, results(ARMS, PAIRS))
     assert "| s4 | (0.200) | 2.700 |" in page
+
+
+def test_a_model_that_has_not_learned_a_workload_does_not_count_as_unbeaten() -> None:
+    undecided = PAIRS.assign(verdict="undecided")
+    counts = unbeaten(both_directions(undecided), ARMS.assign(runs=5))
+    assert counts.to_dict() == {"decoder": 2, "mamba": 2, "s4": 1}  # s4 has not learned recall
 
 
 def test_two_models_that_have_not_learned_a_workload_are_not_counted() -> None:
