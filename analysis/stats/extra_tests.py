@@ -30,7 +30,7 @@ def further_scores(frame: pd.DataFrame, table: pd.DataFrame | None = None) -> pd
         frame: runs.
         table: their ``arm_table``, if it is there already.
     """
-    rows = []
+    rows: list[dict[str, object]] = []
     columns = ["task", "scale", "arm", "test", "score", "half_width", "seeds"]
     if "further" not in frame or not frame["further"].map(_has_tests).any():
         return pd.DataFrame(rows, columns=columns).astype({"score": float, "half_width": float})
