@@ -14,16 +14,24 @@ from experiments.tasks.metrics import Metric, jackknife
 
 ROUGE = {"rouge_1": "rouge1", "rouge_2": "rouge2", "rouge_l": "rougeL"}
 """Our names and those of the rouge-score package."""
-ROUGE_TOKENS = "tokens of Unicode letters and digits, one by one in scripts without spaces"
+ROUGE_TOKENS = "tokens of Unicode letters, numbers and emoji, one by one in scripts without spaces"
 """Description of ``rouge_tokens`` in the records of scores."""
-LETTER, MARK, SINGLE, SEPARATOR = "letter", "mark", "single", "separator"
+LETTER, MARK, SINGLE, SEPARATOR, IGNORED = "letter", "mark", "single", "separator", "ignored"
 JOINERS = "\u200c\u200d"
 """The zero-width characters by which letters of a word do or do not join."""
 UNSPACED = (
     "CJK", "IDEOGRAPHIC", "HIRAGANA", "KATAKANA", "HALFWIDTH KATAKANA", "BOPOMOFO", "YI SYLLABLE",
-    "THAI", "LAO", "KHMER", "MYANMAR",
+    "TANGUT", "NUSHU", "KHITAN", "HENTAIGANA",
+    "THAI ", "LAO ", "KHMER", "MYANMAR", "TAI LE ", "NEW TAI LUE", "TAI THAM", "TAI VIET", "AHOM",
+    "JAVANESE", "BALINESE", "BRAHMI", "GRANTHA", "DIVES AKURU", "BATAK", "CHAM ", "MAKASAR", "KAWI",
+    "BUGINESE", "REJANG",
 )  # fmt: skip
-"""How the Unicode names of the letters of scripts without spaces between words begin."""
+"""How the Unicode names of the letters of scripts without spaces between words begin: ideographs, kana, and
+those of the line-break classes SA, AK, AP and AS (Unicode Standard Annex 14)."""
+INVISIBLE = ("VARIATION SELECTOR", "MONGOLIAN FREE VARIATION SELECTOR", "COMBINING GRAPHEME JOINER")
+"""How the names of marks begin that have no glyph."""
+PICTOGRAPHS = (range(0x2300, 0x2400), range(0x2600, 0x27C0), range(0x2B00, 0x2C00), range(0x1F000, 0x20000))
+"""Blocks of emoji. Other symbols, such as those of currencies and trade marks, are no tokens."""
 TEXT_METRICS = ("bleu", *ROUGE, "exact_match")
 
 
@@ -64,8 +72,8 @@ def bleu(texts: Sequence[str], references: Sequence[str]) -> tuple[float, float,
 def rouge(texts: Sequence[str], references: Sequence[str]) -> dict[str, np.ndarray]:
     """ROUGE-1, ROUGE-2 and ROUGE-L of each text, F-measure in 0..1 (Lin 2004), without stemming.
 
-    The tokenizer of rouge-score knows the letters a to z only. The one here gives the same tokens for texts
-    in ASCII.
+    The tokenizer of rouge-score knows the letters a to z and digits only. The one here gives the same tokens
+    for texts in ASCII.
     """
     from rouge_score.rouge_scorer import RougeScorer
 
@@ -85,13 +93,17 @@ class _RougeTokenizer:
 
 
 def rouge_tokens(text: str) -> list[str]:
-    """Return runs of letters, digits and their marks, in lower case and NFC.
+    """Return runs of letters, numbers and their marks, in lower case and NFC.
 
-    A letter of a script without spaces between words is a token, with its marks.
+    A letter of a script without spaces between words is a token, with its marks; so is an emoji. Characters
+    without a glyph, such as soft hyphens, are left out.
     """
     tokens: list[str] = []
     previous = SEPARATOR
-    for character in unicodedata.normalize("NFC", text.lower()):
+    visible = "".join(character for character in text if _kind(character) != IGNORED)
+    for character in unicodedata.normalize("NFC", visible.lower()):
+        if character in JOINERS and previous != LETTER:
+            continue
         kind = _kind(character)
         if (kind in (LETTER, MARK) and previous == LETTER) or (kind == MARK and previous == SINGLE):
             tokens[-1] += character
@@ -105,12 +117,16 @@ def rouge_tokens(text: str) -> list[str]:
 @cache
 def _kind(character: str) -> str:
     """Return the part that a character has in tokens."""
-    category = unicodedata.category(character)
-    if category.startswith("M") or character in JOINERS:
-        return MARK
-    if category[0] in "LN" and unicodedata.name(character, "").startswith(UNSPACED):
-        return SINGLE
-    return LETTER if category.startswith("L") or category == "Nd" else SEPARATOR
+    category, name = unicodedata.category(character), unicodedata.name(character, "")
+    if category[0] == "M" or character in JOINERS:
+        return IGNORED if name.startswith(INVISIBLE) else MARK
+    if category == "Cf":
+        return IGNORED
+    if category[0] in "LN" or name.startswith("BRAILLE PATTERN DOTS"):
+        return SINGLE if name.startswith(UNSPACED) else LETTER
+    if any(ord(character) in block for block in PICTOGRAPHS) and category in ("So", "Sk"):
+        return MARK if category == "Sk" else SINGLE  # modifiers of emoji
+    return SEPARATOR
 
 
 def text_metrics(texts: Sequence[str], references: Sequence[str], split: str, search: str) -> list[Metric]:

@@ -79,13 +79,19 @@ def test_nothing_written_scores_zero():
         ("बिल्ली चटाई", "बिल्ली चटाई"),
         ("고양이가 앉아", "고양이가 앉아"),
         ("แมวนั่ง", "แ ม ว นั่ ง"),
+        ("ꦄꦏꦱ ᬅᬓ ᥖᥭᥰ", "ꦄ ꦏ ꦱ ᬅ ᬓ ᥖ ᥭ ᥰ"),
+        ("H₂O, 5 m² Ⅳ ½", "h₂o 5 m² ⅳ ½"),
+        ("ok 👍🏽❤\ufe0f 👩\u200d🚀", "ok 👍🏽 ❤ 👩 🚀"),
+        ("⠓⠑⠇⠇⠕⠀⠺⠕", "⠓⠑⠇⠇⠕ ⠺⠕"),
+        ("co\u00adop\u200ber\u2060ate a\ufe0fb \u200d\ufeffc\u200e", "cooperate ab c"),
+        ("20 °C, Acme™ – €5 → x", "20 c acme 5 x"),  # noqa: RUF001
         ("naïve cafe\u0301", "naïve café"),
         ("می\u200cخواهم", "می\u200cخواهم"),  # noqa: RUF001
     ],
 )
 def test_rouge_reads_every_script(text, tokens):
     assert rouge_tokens(text) == tokens.split(" ")
-    found = rouge([text, text], [text, "x"])
+    found = rouge([text, text], [text, "other"])
     assert found["rouge_1"].tolist() == found["rouge_l"].tolist() == [1, 0]
 
 
