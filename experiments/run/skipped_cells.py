@@ -263,17 +263,22 @@ def stored_status(settings: Settings) -> str | None:
     name = settings.study.stored
     if name is None:
         return None
-    return _statuses(stored_frame(name)).get((settings.cell, settings.digest, settings.seed))
+    path = stored_frame(name, may_be_new=settings.study.workload is not None)
+    return _statuses(path).get((settings.cell, settings.digest, settings.seed))
 
 
-def stored_frame(name: str) -> Path:
+def stored_frame(name: str, *, may_be_new: bool = False) -> Path:
     """Return the path of a frame that ``study.stored`` names.
 
+    Args:
+        name: path of the frame.
+        may_be_new: True for a run of a track, which writes its frame after its first runs.
+
     Raises:
-        ConfigError: there is no such file. In a folder of ``conf`` a track may have no frame yet.
+        ConfigError: there is no such file.
     """
     path = CONF.parent / name
-    if path.exists() or path.parent.resolve() == CONF / "track":
+    if path.exists() or may_be_new:
         return path
     beside = path.parent.iterdir() if path.parent.is_dir() else ()
     names = [file.name for file in beside if file.suffix == ".parquet"]

@@ -161,7 +161,7 @@ RULES: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], ...] 
     ),
     (  # FOO_KEY=VALUE in a shell
         re.compile(
-            r"((?<![\w.-])(?:[A-Z0-9]{1,40}_)*+(?:KEY|KEYS|KEY_ID|PASS|PAT|AUTH|CREDS?|DSN|PW|SIG)=)(?:\"[^\"]*+\"|'[^']*+'|\S+)"
+            r"((?<![\w.-])(?:[A-Z0-9]{1,40}_)*+(?:KEY|KEYS|KEY_ID|PASS|PAT|AUTH|CREDS?|DSN|PW|SIG)=)(?!VALUE\b)(?:\"[^\"]*+\"|'[^']*+'|\S+)"
         ),
         rf"\1{REDACTED}",
     ),

@@ -47,7 +47,10 @@ def test_results_go_beside_the_runs_or_where_they_are_sent() -> None:
         (["compare"], "'compare': did you mean study=compare?"),
         (["study="], "'study=': write study=VALUE"),
         (["study=compare", "runs=nowhere"], "study=compare is not in nowhere/"),
-        (["frame=docs/results/compare.parquet", "speed=none.parquet"], "rows=none.parquet: there is no such"),
+        (
+            ["frame=docs/results/compare.parquet", "speed=none.parquet"],
+            "speed=none.parquet: there is no such",
+        ),
     ],
 )
 def test_mistakes_are_one_line_and_exit_2(

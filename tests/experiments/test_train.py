@@ -42,6 +42,7 @@ RECORD = {
         "fingerprint",
         "references",
         "resume",
+        "rules",
         "validation",
     ),
     *("status", "message", "training", "metrics", "finished_at"),
@@ -71,7 +72,7 @@ def planned_windows() -> int | None:
 def test_every_backbone_leaves_a_complete_record(trained, backbone: str, task: str) -> None:
     folder = trained(backbone, task)
     found = commands.result(folder)
-    assert set(found) == RECORD
+    assert set(found) - {"sample"} == RECORD  # models of text that generate have one
     assert (found["status"], found["message"]) == ("complete", None)
     assert found["key"] == f"{backbone}-{task}-nano-{found['digest']}-s0"
     assert folder.parts[-2:] == (f"{found['cell']}-{found['digest']}", "s0")
@@ -122,12 +123,10 @@ def test_the_record_says_where_it_comes_from(trained) -> None:
     assert set(provenance) == {"key", *sections}
     assert set(provenance["git"]) == {"commit", "dirty", "code"}
     assert provenance["versions"]["torch"] == torch.__version__
-    assert provenance["device"] | {"processor": ""} == {
-        "name": "cpu",
-        "processor": "",
-        "threads": 1,
-        "precision": "fp32",
-    }
+    device = provenance["device"]
+    assert (device["name"], device["threads"], device["precision"]) == ("cpu", 1, "fp32")
+    libraries = {"instruction_set", "pytorch_instruction_set", "compiler", "library_settings"}
+    assert set(device) == {"name", "threads", "precision", "processor", *libraries}
     assert provenance["kernels"], "the path of the scan is not recorded"
     found = commands.result(folder)
     assert provenance["data"] == {"task": "recall", "fingerprint": found["fingerprint"]}

@@ -117,7 +117,7 @@ def test_what_would_be_padded_many_times_over_is_refused_with_the_groups_that_di
 ) -> None:
     monkeypatch.setattr(strategy, "LARGE", 1000)
     width = ("backbone.d_model=48", "backbone.d_ff=72")
-    words = (*SHARDED, *FEW, "scale.targets=null", *width, "budget.batch_size=64")
+    words = (*SHARDED, *FEW, "scale.targets=null", *width, "budget.batch_size=64", "budget.tokens=8192")
     with pytest.raises(
         ConfigError, match=r"64 processes cannot divide .* without padding it to 64 rows; with"
     ):
