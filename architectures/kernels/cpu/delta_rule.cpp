@@ -110,8 +110,9 @@ void read_chunk(const Shape &s, const Operands &o, int64_t b, int64_t head, int6
     }
 }
 
-// Vectors of a panel: what a step writes apart needs more registers.
-constexpr int64_t widest(bool apart) { return (REGISTERS >= 32 ? 4 : 3) - apart; }
+// Vectors of a panel: what a step writes apart needs more registers. NEON has as many registers as AVX-512, but takes
+// the panels of SSE2, so that both keep the same memories in `starts` and the test of NEON can compare them.
+constexpr int64_t widest(bool apart) { return (REGISTERS >= 32 && LANES > 4 ? 4 : 3) - apart; }
 
 // The widths of panels, in vectors: as equal as they can be.
 template <class Run> void panels(int64_t values, int64_t widest, const Run &run) {

@@ -13,7 +13,7 @@
 
 // Integers and addresses go to other registers than floating-point numbers, so their order among each other is free.
 #define TEN int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t
-typedef void (*Kernel)(TEN, TEN, TEN, double, double);
+typedef void (*Kernel)(TEN, TEN, TEN, TEN, double, double);
 #define AT(n) integers[n], integers[n + 1], integers[n + 2], integers[n + 3], integers[n + 4]
 
 static FILE *file;
@@ -65,12 +65,13 @@ int main(int, char **argv) {
     for (uint32_t length; read(&length, 4);) {
         std::string name(length, ' ');
         read(&name[0], length);
-        int64_t integers[30] = {};
+        int64_t integers[40] = {};
         double doubles[2] = {};
         int count = 0, floats = 0;
         std::vector<std::pair<int, uint32_t>> places;  // of addresses among the arguments
         for (uint32_t left = next<uint32_t>(); left; left--) {
             const char kind = next<char>();
+            if (count == 40) return fprintf(stderr, "%s has more than 40 arguments\n", name.c_str()), 2;
             if (kind == 'd')
                 doubles[floats++] = next<double>();
             else if (kind == 'i')
@@ -96,7 +97,7 @@ int main(int, char **argv) {
         for (auto &place : places) integers[place.first] = (int64_t)at(place.second);
         const Kernel kernel = (Kernel)dlsym(library, name.c_str());
         if (!kernel) return fprintf(stderr, "no kernel %s\n", name.c_str()), 2;
-        kernel(AT(0), AT(5), AT(10), AT(15), AT(20), AT(25), doubles[0], doubles[1]);
+        kernel(AT(0), AT(5), AT(10), AT(15), AT(20), AT(25), AT(30), AT(35), doubles[0], doubles[1]);
         auto &[calls, most] = worst[name];
         calls++;
         for (const Piece &piece : pieces) most = std::fmax(most, difference(piece));
