@@ -43,7 +43,7 @@ class Canon(nn.Conv1d):
         weight_C1K = self.weight_C1K()
         if not self.lookahead and pointwise.uses_cpp("scan", x_BTC, weight_C1K):
             positions_BT = context.positions_BT if documents else None
-            return x_BTC + cpp_convolution(x_BTC, weight_C1K[:, 0], None, positions_BT, silu=False)
+            return cpp_convolution(x_BTC, weight_C1K[:, 0], None, positions_BT, then="add")
         read_BTC = x_BTC
         if self.lookahead and context.valid_BT is not None:
             read_BTC = x_BTC * context.valid_BT[..., None]

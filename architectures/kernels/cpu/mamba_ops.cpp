@@ -1,5 +1,5 @@
-// What surrounds the scans of Mamba and of linear attention, each in one pass over memory and with its gradient, float32, for CPUs:
-// SiLU of the causal depthwise convolution, and the skip, gate and norm of what was scanned.
+// What surrounds the scans of Mamba and of linear attention, each in one pass over memory and with its gradient, float32,
+// for CPUs: the causal depthwise convolution and what follows it, and the skip, gate and norm of what was scanned.
 //
 // Shapes: B batch, T length, C channels, K taps. A row is the C channels of one token; `stride` is the distance
 // of two rows where it is not C. What several tasks add to (gradients of the weights) each writes apart, and it
@@ -31,10 +31,17 @@ void gather(const float *weight, const float *bias, int64_t taps, int64_t c, int
     into[taps] = bias ? load(bias + c, lanes) : Vector{};
 }
 
-// One output of the convolution; `reach` taps stay inside the sequence and its document.
-Vector filter(const float *x, int64_t stride, int64_t lanes, int64_t reach, int64_t taps, const Vector *w) {
+// One output of the convolution; `reach` taps stay inside the sequence and its document. `fixed` is the number of
+// taps where it is known, else 0.
+template <int fixed>
+[[gnu::always_inline]] inline Vector filter(const float *x, int64_t stride, int64_t lanes, int64_t reach, int64_t taps,
+                                            const Vector *w) {
     Vector sum = w[taps];
-    for (int64_t lag = 0; lag < reach; lag++) sum += w[taps - 1 - lag] * load(x - lag * stride, lanes);
+    if (fixed && reach == fixed) {
+#pragma GCC unroll 4
+        for (int64_t lag = 0; lag < fixed; lag++) sum += w[fixed - 1 - lag] * load(x - lag * stride, lanes);
+    } else
+        for (int64_t lag = 0; lag < reach; lag++) sum += w[taps - 1 - lag] * load(x - lag * stride, lanes);
     return sum;
 }
 
@@ -44,75 +51,125 @@ int64_t reach_of(const int64_t *positions, int64_t row, int64_t t, int64_t taps)
 
 }  // namespace
 
-extern "C" {
+namespace {
 
-// y = convolution of x, or its SiLU. `bias` and `positions` (B, T), of each token in its document, may be null.
-void convolution_forward(int64_t batch, int64_t length, int64_t channels, int64_t taps, int64_t threads,
-                         int64_t x_stride, int64_t silu, const float *x, const float *weight, const float *bias,
-                         const int64_t *positions, float *y) {
-    const int64_t spans = (channels + SPAN - 1) / SPAN;
-    parallel(batch * spans, threads, [&](int64_t task) {
-        const int64_t b = task / spans, first = task % spans * SPAN, end = std::min(channels, first + SPAN);
-        std::vector<Vector> w(SPAN / LANES * (taps + 1));
-        for (int64_t c = first; c < end; c += LANES)
-            gather(weight, bias, taps, c, std::min(LANES, end - c), &w[(c - first) / LANES * (taps + 1)]);
-        for (int64_t t = 0; t < length; t++) {
-            const int64_t row = b * length + t, reach = reach_of(positions, row, t, taps);
-            for (int64_t c = first; c < end; c += LANES) {
-                const Vector *taps_c = &w[(c - first) / LANES * (taps + 1)];
-                const int64_t lanes = std::min(LANES, end - c);
-                const Vector z = filter(x + row * x_stride + c, x_stride, lanes, reach, taps, taps_c);
-                store(y + row * channels + c, silu ? z * sigmoid(z) : z, lanes);
-            }
+enum Then { NOTHING, SILU, ADD };  // what follows a convolution: ADD adds its input
+
+struct Convolution {
+    int64_t batch, length, channels, taps, threads, x_stride, then;
+    const float *x, *weight, *bias;
+    const int64_t *positions;
+    int64_t spans() const { return (channels + SPAN - 1) / SPAN; }
+};
+
+// The taps and the bias of a span of channels.
+std::vector<Vector> taps_of(const Convolution &s, int64_t first, int64_t end) {
+    std::vector<Vector> w(SPAN / LANES * (s.taps + 1));
+    for (int64_t c = first; c < end; c += LANES)
+        gather(s.weight, s.bias, s.taps, c, std::min(LANES, end - c), &w[(c - first) / LANES * (s.taps + 1)]);
+    return w;
+}
+
+template <int fixed> void convolve(const Convolution &s, float *y) {
+    const int64_t taps = fixed ? fixed : s.taps;
+    parallel(s.batch * s.spans(), s.threads, [&](int64_t task) {
+        const int64_t b = task / s.spans(), first = task % s.spans() * SPAN, end = std::min(s.channels, first + SPAN);
+        const std::vector<Vector> w = taps_of(s, first, end);
+        for (int64_t t = 0; t < s.length; t++) {
+            const int64_t row = b * s.length + t, reach = reach_of(s.positions, row, t, taps);
+            const Vector *taps_c = w.data();
+            vectors(first, end, [&](int64_t c, int64_t lanes) {
+                const float *x = s.x + row * s.x_stride + c;
+                Vector z = filter<fixed>(x, s.x_stride, lanes, reach, taps, taps_c);
+                if (s.then == SILU) z *= sigmoid(z);
+                if (s.then == ADD) z += load(x, lanes);
+                store(y + row * s.channels + c, z, lanes);
+                taps_c += taps + 1;
+            });
         }
     });
 }
 
-// dy (B, T, C) to dx (B, T, C), d_weight (C, K) and d_bias (C), which is written in any case.
-void convolution_backward(int64_t batch, int64_t length, int64_t channels, int64_t taps, int64_t threads,
-                          int64_t x_stride, int64_t silu, const float *x, const float *weight, const float *bias,
-                          const int64_t *positions, const float *dy, float *dx, float *d_weight, float *d_bias) {
-    const int64_t spans = (channels + SPAN - 1) / SPAN, vectors = SPAN / LANES;
-    std::vector<float> parts_weight(batch * channels * taps), parts_bias(batch * channels);
-    parallel(batch * spans, threads, [&](int64_t task) {
-        const int64_t b = task / spans, first = task % spans * SPAN, end = std::min(channels, first + SPAN);
-        std::vector<Vector> w(vectors * (taps + 1)), dw(vectors * (taps + 1));
+// One token of a vector of channels backwards. `ahead` of the next outputs, this one first, read this input.
+template <int fixed>
+[[gnu::always_inline]] inline void convolve_back(const Convolution &s, int64_t row, int64_t c, int64_t lanes,
+                                                 int64_t taps, int64_t reach, int64_t ahead, const int64_t *slots,
+                                                 const Vector *w, Vector *ring, Vector *slopes, const float *dy,
+                                                 float *dx) {
+    const float *x = s.x + row * s.x_stride + c;
+    Vector dz = load(dy + row * s.channels + c, lanes);
+    if (s.then == SILU) {
+        const Vector z = filter<fixed>(x, s.x_stride, lanes, reach, taps, w);
+        dz *= silu_slope(z, sigmoid(z));
+    }
+    ring[slots[0]] = dz;
+    slopes[taps] += dz;
+    Vector sum = w[taps - 1] * dz;
+    if (fixed && reach == fixed && ahead == fixed) {
+#pragma GCC unroll 4
+        for (int64_t lag = 0; lag < fixed; lag++) slopes[fixed - 1 - lag] += dz * load(x - lag * s.x_stride, lanes);
+#pragma GCC unroll 4
+        for (int64_t lag = 1; lag < fixed; lag++) sum += w[fixed - 1 - lag] * ring[slots[lag]];
+    } else {
+        for (int64_t lag = 0; lag < reach; lag++) slopes[taps - 1 - lag] += dz * load(x - lag * s.x_stride, lanes);
+        for (int64_t lag = 1; lag < ahead; lag++) sum += w[taps - 1 - lag] * ring[slots[lag]];
+    }
+    store(dx + row * s.channels + c, s.then == ADD ? sum + dz : sum, lanes);
+}
+
+template <int fixed>
+void convolve_back(const Convolution &s, const float *dy, float *dx, float *parts_weight, float *parts_bias) {
+    const int64_t taps = fixed ? fixed : s.taps;
+    parallel(s.batch * s.spans(), s.threads, [&](int64_t task) {
+        const int64_t b = task / s.spans(), first = task % s.spans() * SPAN, end = std::min(s.channels, first + SPAN);
+        const std::vector<Vector> w = taps_of(s, first, end);
+        std::vector<Vector> dw(w.size());
         // Of the next tokens: gradients at the outputs of the convolution, and how many taps reached back from there.
-        std::vector<Vector> ring(taps * vectors);
-        std::vector<int64_t> reaches(taps);
-        for (int64_t c = first; c < end; c += LANES)
-            gather(weight, bias, taps, c, std::min(LANES, end - c), &w[(c - first) / LANES * (taps + 1)]);
-        for (int64_t t = length - 1; t >= 0; t--) {
-            const int64_t row = b * length + t, reach = reach_of(positions, row, t, taps);
-            reaches[t % taps] = reach;
-            for (int64_t c = first; c < end; c += LANES) {
-                const int64_t v = (c - first) / LANES, lanes = std::min(LANES, end - c);
-                const Vector *taps_c = &w[v * (taps + 1)];
-                Vector *slopes = &dw[v * (taps + 1)];
-                const float *x_c = x + row * x_stride + c;
-                Vector dz = load(dy + row * channels + c, lanes);
-                if (silu) {
-                    const Vector z = filter(x_c, x_stride, lanes, reach, taps, taps_c);
-                    dz *= silu_slope(z, sigmoid(z));
-                }
-                ring[v * taps + t % taps] = dz;
-                slopes[taps] += dz;
-                for (int64_t lag = 0; lag < reach; lag++)
-                    slopes[taps - 1 - lag] += dz * load(x_c - lag * x_stride, lanes);
-                Vector sum = {};
-                for (int64_t lag = 0; lag < taps && t + lag < length; lag++)
-                    if (lag < reaches[(t + lag) % taps])
-                        sum += taps_c[taps - 1 - lag] * ring[v * taps + (t + lag) % taps];
-                store(dx + row * channels + c, sum, lanes);
-            }
+        std::vector<Vector> ring(taps * SPAN / LANES);
+        std::vector<int64_t> reaches(taps), slots(taps);
+        for (int64_t t = s.length - 1; t >= 0; t--) {
+            const int64_t row = b * s.length + t, reach = reach_of(s.positions, row, t, taps);
+            for (int64_t lag = 0; lag < taps; lag++) slots[lag] = (t + lag) % taps;
+            reaches[slots[0]] = reach;
+            int64_t ahead = 1;
+            while (ahead < taps && t + ahead < s.length && ahead < reaches[slots[ahead]]) ahead++;
+            vectors(first, end, [&](int64_t c, int64_t lanes) {
+                const int64_t v = (c - first) / LANES, at = v * (taps + 1);
+                convolve_back<fixed>(s, row, c, lanes, taps, reach, ahead, slots.data(), w.data() + at,
+                                     ring.data() + v * taps, dw.data() + at, dy, dx);
+            });
         }
         for (int64_t c = first; c < end; c++) {
             const Vector *slopes = &dw[(c - first) / LANES * (taps + 1)];
             for (int64_t tap = 0; tap < taps; tap++)
-                parts_weight[(b * channels + c) * taps + tap] = slopes[tap][(c - first) % LANES];
-            parts_bias[b * channels + c] = slopes[taps][(c - first) % LANES];
+                parts_weight[(b * s.channels + c) * taps + tap] = slopes[tap][(c - first) % LANES];
+            parts_bias[b * s.channels + c] = slopes[taps][(c - first) % LANES];
         }
     });
+}
+
+}  // namespace
+
+extern "C" {
+
+// y = convolution of x, and then its SiLU or x added. `bias` and `positions` (B, T), of each token in its document, may be null.
+void convolution_forward(int64_t batch, int64_t length, int64_t channels, int64_t taps, int64_t threads,
+                         int64_t x_stride, int64_t then, const float *x, const float *weight, const float *bias,
+                         const int64_t *positions, float *y) {
+    const Convolution s{batch, length, channels, taps, threads, x_stride, then, x, weight, bias, positions};
+    taps == 4 ? convolve<4>(s, y) : convolve<0>(s, y);
+}
+
+// dy (B, T, C) to dx (B, T, C), d_weight (C, K) and d_bias (C), which is written in any case.
+void convolution_backward(int64_t batch, int64_t length, int64_t channels, int64_t taps, int64_t threads,
+                          int64_t x_stride, int64_t then, const float *x, const float *weight, const float *bias,
+                          const int64_t *positions, const float *dy, float *dx, float *d_weight, float *d_bias) {
+    const Convolution s{batch, length, channels, taps, threads, x_stride, then, x, weight, bias, positions};
+    std::vector<float> parts_weight(batch * channels * taps), parts_bias(batch * channels);
+    if (taps == 4)
+        convolve_back<4>(s, dy, dx, parts_weight.data(), parts_bias.data());
+    else
+        convolve_back<0>(s, dy, dx, parts_weight.data(), parts_bias.data());
     add_parts(parts_weight.data(), batch, channels * taps, d_weight);
     add_parts(parts_bias.data(), batch, channels, d_bias);
 }

@@ -18,7 +18,8 @@ from torch import Tensor
 from architectures.kernels.cpu.build import call, rows
 
 NORMS = ("none", "after_gate", "before_gate")
-"""In the order of their indices in the kernel."""
+THEN = ("nothing", "silu", "add")
+"""In the order of their indices in the kernels."""
 
 
 def cpp_convolution(
@@ -27,23 +28,26 @@ def cpp_convolution(
     bias_C: Tensor | None,
     positions_BT: Tensor | None,
     *,
-    silu: bool = True,
+    then: str = "silu",
 ) -> Tensor:
-    """Return the causal depthwise convolution, or its SiLU; see ``CausalConvolution``."""
+    """Return the causal depthwise convolution, and ``then`` its ``silu``, its sum with x (``add``) or
+    ``nothing``; see ``CausalConvolution``."""
     weight_CK, bias_C = weight_CK.float(), None if bias_C is None else bias_C.float()
     if positions_BT is not None:
         positions_BT = positions_BT.expand(x_BTC.shape[:2]).contiguous()
-    return _Convolution.apply(x_BTC.float(), weight_CK, bias_C, positions_BT, silu).to(x_BTC.dtype)
+    return _Convolution.apply(x_BTC.float(), weight_CK, bias_C, positions_BT, THEN.index(then)).to(
+        x_BTC.dtype
+    )
 
 
 class _Convolution(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, positions: Tensor | None, silu: bool
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, positions: Tensor | None, then: int
     ) -> Tensor:
         x, weight = rows(x), weight.contiguous()
         y = x.new_empty(x.shape)
-        ctx.settings = (*x.shape, weight.shape[1], torch.get_num_threads(), x.stride(1), silu)
+        ctx.settings = (*x.shape, weight.shape[1], torch.get_num_threads(), x.stride(1), then)
         call("convolution_forward", *ctx.settings, x, weight, bias, positions, y)
         ctx.save_for_backward(x, weight, bias, positions)
         return y
