@@ -10,7 +10,7 @@ unexport PYTHONDONTWRITEBYTECODE
 PYTEST := $(BIN)/python -m pytest
 PARALLEL := --numprocesses $(JOBS) --dist loadfile --no-loadscope-reorder
 
-.PHONY: help install demo compare laptop track test test-all validate test-slurm test-gpu test-kernels test-browser test-dataset test-dependencies durations bench lint pictures docs clean version release release-check
+.PHONY: help install demo compare laptop track test test-all test-slow validate test-slurm test-gpu test-kernels test-browser test-dataset test-dependencies durations bench lint pictures docs clean version release release-check
 
 help:
 	@echo "make demo              train two models on one task with three seeds, and print a verdict"
@@ -19,6 +19,7 @@ help:
 	@echo "make track             run a track: TRACK=cpu, and WORDS=workloads=parity for a part of it (docs/tracks/)"
 	@echo "make test              run the fast tests: a choice of the cases of every test"
 	@echo "make test-all          run all tests"
+	@echo "make test-slow         run all but the fast tests; WORDS=--seconds=1800 begins none after half an hour"
 	@echo "make test-slurm        run jobs on a SLURM started on this machine; needs root, see docs/how-to/slurm.md"
 	@echo "make test-gpu          run the tests that need a CUDA device, see docs/performance/gpu.md"
 	@echo "make test-kernels      run the Triton kernels of mamba-ssm and flash-linear-attention in Triton's interpreter"
@@ -69,7 +70,10 @@ test: $(INSTALLED)
 	@$(PYTEST) --tier fast $(PARALLEL)
 
 test-all: $(INSTALLED)
-	@$(PYTEST) --tier all $(PARALLEL)
+	@$(PYTEST) --tier all $(PARALLEL) $(WORDS)
+
+test-slow: $(INSTALLED)
+	@$(PYTEST) --tier slow $(PARALLEL) $(WORDS)
 
 test-slurm: $(INSTALLED)
 	@$(PYTEST) --tier all -m slurm tests/slurm

@@ -1,6 +1,7 @@
 """Every test, and every process that a test starts, uses one thread and no network."""
 
 import os
+import time
 from collections import Counter
 from collections.abc import Generator
 
@@ -28,6 +29,7 @@ def _same_environment() -> Generator[None]:
     os.environ.update(before)
 
 
+NO_TIME = "no time was left"
 SECONDS: Counter[str] = Counter()
 """Processor seconds of each test of this session, with those of its processes and of its fixtures."""
 
@@ -35,17 +37,29 @@ SECONDS: Counter[str] = Counter()
 def pytest_addoption(parser: pytest.Parser) -> None:
     about = "which tests to run (tests/tiers.py): fast, but all where tests are named one by one"
     parser.addoption("--tier", choices=tiers.TIERS, help=about)
+    about = "begin no test after this time, and order the files anew for each commit"
+    parser.addoption("--seconds", type=float, help=about)
     parser.addoption("--record-durations", action="store_true", help="update tests/durations.json")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     recorded = tiers.read_durations()
     tier = config.getoption("--tier") or ("all" if any("::" in word for word in config.args) else "fast")
-    if tier != "all":
-        fast = tiers.fast_tests(items, recorded)
-        config.hook.pytest_deselected(items=[item for item in items if item.nodeid not in fast])
-        items[:] = [item for item in items if item.nodeid in fast]
-    tiers.sort_files(items, recorded)
+    chosen = tiers.of_tier(items, recorded, tier)
+    kept = {item.nodeid for item in chosen}
+    config.hook.pytest_deselected(items=[item for item in items if item.nodeid not in kept])
+    items[:] = chosen
+    tiers.sort_files(items, recorded, None if config.getoption("--seconds") is None else tiers.turn())
+
+
+_began = time.monotonic()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    seconds = item.config.getoption("--seconds")
+    if seconds is not None and time.monotonic() - _began > seconds:
+        pytest.skip(NO_TIME)
 
 
 _counted = 0.0

@@ -1,5 +1,7 @@
 """The fast tier runs something of each test function that is not too slow."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from tests import ROOT
@@ -7,10 +9,13 @@ from tests.tiers import (
     CASE_SECONDS,
     FUNCTION_SECONDS,
     RECORDED_FROM,
+    TIERS,
     UNRECORDED,
     choose_cases,
     duration,
+    of_tier,
     slower_than_recorded,
+    sort_files,
 )
 
 
@@ -67,3 +72,36 @@ def test_processor_seconds_of_a_test_and_its_processes_are_recorded(pytester: py
 
     assert pytester.inline_run("--tier=all", "-p", "no:cacheprovider", plugins=[Reader()]).ret == 0
     assert min(recorded["test_here"], recorded["test_there"]) > 0.35 > recorded["test_asleep"]
+
+
+def test_a_session_of_limited_time_orders_files_by_commit_and_skips_the_rest(
+    pytester: pytest.Pytester,
+) -> None:
+    pytester.makeconftest((ROOT / "tests" / "conftest.py").read_text())
+    names = [f"test_{number}" for number in range(8)]
+    for name in names:
+        pytester.makepyfile(**{name: "def test_it(): pass"})
+    words = ("--tier=all", "-p", "no:cacheprovider")
+    assert pytester.inline_run(*words, "--seconds=600").countoutcomes() == [8, 0, 0]
+    assert pytester.inline_run(*words, "--seconds=-1").countoutcomes() == [0, 8, 0]
+
+
+@pytest.mark.parametrize("turn", [0, 1])
+def test_the_order_of_files_changes_with_each_turn_and_keeps_files_together(turn: int) -> None:
+    items = [SimpleNamespace(nodeid=f"{file}.py::test_{each}") for each in range(3) for file in "abcdefgh"]
+    ordered = list(items)
+    sort_files(ordered, {}, turn)
+    files = [item.nodeid.partition(":")[0] for item in ordered]
+    assert files == [file for file in dict.fromkeys(files) for _ in range(3)]
+    other = list(items)
+    sort_files(other, {}, turn + 1)
+    assert other != ordered
+    assert sorted(item.nodeid for item in ordered) == sorted(item.nodeid for item in items)
+
+
+def test_every_test_is_fast_or_slow() -> None:
+    recorded = {"a.py": {"test_a": 2.0, "test_b": 0.3}}
+    items = [SimpleNamespace(nodeid=f"a.py::test_{x}", get_closest_marker=lambda name: None) for x in "abc"]
+    parts = {tier: [item.nodeid for item in of_tier(items, recorded, tier)] for tier in TIERS}
+    assert parts["slow"] == ["a.py::test_a"]
+    assert sorted(parts["fast"] + parts["slow"]) == parts["all"]

@@ -1,4 +1,4 @@
-"""Which tests `make test` runs; `make test-all` runs all.
+"""Which tests `make test` runs; `make test-all` runs all, and the tier ``slow`` all others.
 
 A test marked ``full`` is not in the fast tier, one marked ``fast`` is whatever it takes. Where a test has
 both marks, ``full`` decides. Of every other test function, the fast tier takes as many cases as fit into
@@ -12,7 +12,9 @@ not count. `make durations` refreshes them, ``--record-durations`` those of the 
 
 from __future__ import annotations
 
+import functools
 import json
+import subprocess
 import zlib
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
@@ -20,6 +22,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests import ROOT
 
 FUNCTION_SECONDS = 0.05
 CASE_SECONDS = 0.5
@@ -30,7 +34,7 @@ LATE_SECONDS = 2.0
 UNRECORDED = 0.1
 """Seconds that a test counts whose file has never been recorded."""
 FILE = Path(__file__).with_name("durations.json")
-TIERS = ("fast", "all")
+TIERS = ("fast", "slow", "all")
 
 
 Recorded = dict[str, dict[str, float]]
@@ -110,11 +114,35 @@ def file_seconds(items: list[pytest.Item], recorded: Recorded) -> dict[str, floa
     return totals
 
 
-def sort_files(items: list[pytest.Item], recorded: Recorded) -> None:
-    """Sort files by their total time, longest first, so that parallel processes end together."""
+def of_tier(items: list[pytest.Item], recorded: Recorded, tier: str) -> list[pytest.Item]:
+    """Return the tests of a tier."""
+    if tier == "all":
+        return items
+    fast = fast_tests(items, recorded)
+    return [item for item in items if (item.nodeid in fast) == (tier == "fast")]
+
+
+def sort_files(items: list[pytest.Item], recorded: Recorded, turn: int | None = None) -> None:
+    """Sort files by their total time, longest first, so that parallel processes end together.
+
+    Args:
+        turn: draw the order for this number. Where a session ends before all tests have run, each turn
+            leaves out other files.
+    """
     totals = file_seconds(items, recorded)
-    files = {item.nodeid: item.nodeid.partition("::")[0] for item in items}
-    items.sort(key=lambda item: (-totals[files[item.nodeid]], files[item.nodeid]))
+
+    def place(item: pytest.Item) -> tuple[float, str]:
+        file = item.nodeid.partition("::")[0]
+        return (-totals[file] if turn is None else zlib.crc32(f"{turn} {file}".encode()), file)
+
+    items.sort(key=place)
+
+
+@functools.cache
+def turn() -> int:
+    """Return a number that grows with each commit, so that commits choose different cases; 0 without git."""
+    counted = subprocess.run(["git", "rev-list", "--count", "HEAD"], cwd=ROOT, capture_output=True, text=True)
+    return int(counted.stdout) if counted.returncode == 0 else 0
 
 
 def fast_only(values: Iterable[Any], fast: Iterable[Any], unpack: bool = False) -> list[Any]:

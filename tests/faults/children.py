@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import os
 import signal
-import subprocess
 import sys
 import time
 import traceback
@@ -15,18 +14,11 @@ import pytest
 
 from experiments.runtime.errors import RunError
 from experiments.training.parallel import collectives
-from tests import ROOT
 from tests.experiments.training.parallel.together import environment, free_port
+from tests.tiers import turn
 
 RECORDING = "FAULT_RECORD" in os.environ
 """Whether faults are counted for the page (tests/faults/table.py): then all are injected."""
-
-
-@functools.cache
-def turn() -> int:
-    """Return a number that grows with each commit, so that commits choose different cases; 0 without git."""
-    counted = subprocess.run(["git", "rev-list", "--count", "HEAD"], cwd=ROOT, capture_output=True, text=True)
-    return int(counted.stdout) if counted.returncode == 0 else 0
 
 
 def times(default: int, recorded: int) -> pytest.MarkDecorator:
