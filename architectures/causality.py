@@ -37,7 +37,8 @@ def first_leak(logits_of: Callable[[Tensor], Tensor], tokens_BT: Tensor, vocab_s
     whole. More sequences detect more: at most 16 are useful.
 
     Args:
-        logits_of: returns the logits (B, T, V) of tokens (B, T), in evaluation. NaN and infinity count as 0.
+        logits_of: returns the logits (B, T, V) of tokens (B, T), in evaluation. NaN is no difference,
+            and infinity counts as 0.
         tokens_BT: token ids, of any content.
         vocab_size: V.
     """
@@ -48,7 +49,8 @@ def first_leak(logits_of: Callable[[Tensor], Tensor], tokens_BT: Tensor, vocab_s
     leaks = []
     # Row by row: differences of a whole batch would take the memory of its logits several times.
     for unchanged, *rows in zip(unchanged_B.tolist(), logits_BTV, changed_BTV, strict=True):
-        before_TV, after_TV = (row_TV.nan_to_num(0.0, 0.0, 0.0) for row_TV in rows)
+        is_number_TV = ~(rows[0].isnan() | rows[1].isnan())
+        before_TV, after_TV = (row_TV.nan_to_num(0.0, 0.0, 0.0) * is_number_TV for row_TV in rows)
         tolerance = max(TOLERANCE, 4 * torch.finfo(before_TV.dtype).eps) * before_TV.abs().max()
         differs_T = (after_TV - before_TV)[:unchanged].abs().amax(1) > tolerance
         leaks += differs_T.nonzero()[:1].flatten().tolist()

@@ -122,7 +122,7 @@ def is_stored(settings: Settings) -> bool:
 
 def end(sweep: DictConfig) -> None:
     """Prints what became of the runs of a study, after a sweep of it."""
-    print("\n".join(summary(Path(sweep.runs) / sweep.study.name)), flush=True)
+    print("\n".join(summary(Path(str(sweep.runs)) / str(sweep.study.name))), flush=True)
 
 
 if __name__ == "__main__":

@@ -67,8 +67,8 @@ def typed(cls: type[T], values: dict[str, Any], key: str) -> T:
     """
     assert dataclasses.is_dataclass(cls)
     prefix = f"{key}." if key else ""
-    _check_finite(values, key)
     _check_types(cls, values, prefix)
+    _check_finite(values, key)
     try:
         merged = OmegaConf.merge(_schema(cls), values)
         instance = OmegaConf.to_object(merged)
@@ -162,6 +162,13 @@ def _check_types(cls: type[Any], values: dict[str, Any], prefix: str) -> None:
             _check_types(section, value, f"{key}.")  # type: ignore[arg-type]
         elif bool in options and isinstance(value, int | str) and str(value).lower() not in SWITCHES:
             raise ConfigError(f"{key}={value} must be true or false")
+        elif (
+            str in options and float not in options and isinstance(value, float) and not math.isfinite(value)
+        ):
+            raise ConfigError(
+                f"{key}={value} must be text, not a number: quote it twice, "
+                f"'{key}=\"{value}\"', or choose another"
+            )
         elif isinstance(value, list):
             lists = [option for option in options if typing.get_origin(option) is list]
             _check_elements([typing.get_args(option)[0] for option in lists], value, key)

@@ -148,15 +148,21 @@ class _Names(Mapping[str, Any]):
                     self.statements[name] = statement
                 case ast.Assign(targets=[ast.Name(id=name)]):
                     self.statements[name] = statement
-                case ast.ImportFrom(names=aliases):
+                case ast.ImportFrom(names=[ast.alias(name="*")]):
+                    with contextlib.suppress(*UNREADABLE):  # of an installed package
+                        self.statements |= dict.fromkeys(self._imported(statement), statement)
+                case ast.ImportFrom(names=aliases) | ast.Import(names=aliases):
                     self.statements |= {alias.asname or alias.name: statement for alias in aliases}
 
     def __getitem__(self, name: str) -> Any:
         match self.statements[name]:
-            case ast.ImportFrom(module=module, names=aliases, level=level):
+            case ast.ImportFrom(names=[ast.alias(name="*")]) as statement:
+                return self._imported(statement)[name]
+            case ast.ImportFrom(names=aliases) | ast.Import(names=aliases) as statement:
                 original = next(alias.name for alias in aliases if name == (alias.asname or alias.name))
-                path = importlib.util.resolve_name("." * level + (module or ""), self.package)
-                return _module(path)[original]
+                if isinstance(statement, ast.Import):
+                    return _module(original)
+                return self._imported(statement)[original]
             case ast.ClassDef() as statement:
                 if name not in self.classes:
                     self.classes[name] = _class(statement, self)
@@ -164,6 +170,10 @@ class _Names(Mapping[str, Any]):
             case ast.Assign(value=value) | ast.AnnAssign(value=ast.expr() as value):
                 return self.evaluate(value)
         raise KeyError(name)
+
+    def _imported(self, statement: ast.ImportFrom) -> _Names:
+        path = "." * statement.level + (statement.module or "")
+        return _module(importlib.util.resolve_name(path, self.package))
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.statements)
@@ -176,6 +186,8 @@ class _Names(Mapping[str, Any]):
         match node:
             case ast.Name(id=name):
                 return self[name] if name in self else FACTORIES[name]
+            case ast.Attribute(value=ast.Name(id=name), attr=attribute) if name in self:
+                return self[name][attribute]
             case ast.List(elts=elements) | ast.Tuple(elts=elements):
                 return [self.evaluate(element) for element in elements]
             case ast.BinOp(left=left, op=op, right=right):

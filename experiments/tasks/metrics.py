@@ -178,7 +178,8 @@ def ratio_standard_error(
     clusters' totals (ratio estimator, linearised: Cochran 1977, section 9A.5). NaN for a single cluster.
     """
     _, number_N = np.unique(cluster_N, return_inverse=True)
-    residual_N = numerator_N - numerator_N.sum() / denominator_N.sum() * denominator_N
+    with np.errstate(invalid="ignore"):  # a loss that is infinite has no standard error
+        residual_N = numerator_N - numerator_N.sum() / denominator_N.sum() * denominator_N
     residual_C = np.bincount(number_N, residual_N)
     clusters = len(residual_C)
     if clusters < 2:

@@ -123,3 +123,12 @@ def test_rounding_is_no_leak(dtype: torch.dtype) -> None:
         return (next(calls) * torch.ones(*tokens_BT.shape, SYMBOLS)).to(dtype)
 
     assert first_leak(logits_of, torch.zeros(4, 9, dtype=torch.long), SYMBOLS) is None
+
+
+def test_nan_of_one_call_is_no_leak() -> None:
+    calls = iter((1.0, float("nan")))
+
+    def logits_of(tokens_BT: Tensor) -> Tensor:
+        return next(calls) * torch.ones(*tokens_BT.shape, SYMBOLS)
+
+    assert first_leak(logits_of, torch.zeros(4, 9, dtype=torch.long), SYMBOLS) is None

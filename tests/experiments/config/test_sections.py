@@ -153,6 +153,7 @@ def test_a_learning_rate_of_a_table_needs_a_scale_of_the_table() -> None:
         ("study.workload={targt: 1}", "study.workload.targt: .*did you mean 'target'"),
         ("study.workload={target: high}", "study.workload.target=high must be a number"),
         ("study.name=null", "study.name=null must be text"),
+        ("study.name=nan", "study.name=nan must be text, not a number"),
         ("study.name=a/b", "study.name='a/b' names a folder"),
         ("+study.margn=1", "study.margn: .*did you mean 'margin'"),
         ("+study.tokens=1", "study.tokens: .*options: .*values"),

@@ -82,6 +82,20 @@ def test_a_class_of_the_user_needs_one_line_of_yaml(tmp_path: Path, monkeypatch:
     assert "shuffled" not in sys.modules
 
 
+@pytest.mark.parametrize(
+    ("imported", "config"),
+    [("from given import *", "Config"), ("import given", "given.Config"), ("import given as g", "g.Config")],
+)
+def test_a_config_may_be_imported(
+    imported: str, config: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "given.py").write_text("class Config:\n    width: int = 3\n")
+    name = f"importing_{len(imported)}"
+    (tmp_path / f"{name}.py").write_text(f"{imported}\n\nclass Model:\n    Config = {config}\n")
+    assert config_defaults(f"{name}.Model") == {"width": 3}
+
+
 def test_bases_are_those_of_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "diamond").mkdir()
     (tmp_path / "diamond" / "__init__.py").touch()

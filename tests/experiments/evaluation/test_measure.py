@@ -316,6 +316,13 @@ def test_windows_of_a_document_are_one_cluster_of_the_standard_error():
     assert found.sampling_error == 0
 
 
+@pytest.mark.filterwarnings("error")
+def test_an_infinite_loss_has_no_standard_error():
+    error, clusters = ratio_standard_error(np.array([1.0, np.inf]), np.ones(2), np.arange(2))
+    assert np.isnan(error)
+    assert clusters == 2
+
+
 def test_the_error_of_clusters_is_that_of_their_totals():
     rng = np.random.default_rng(1)
     nats, length = rng.normal(30, 4, size=40), rng.integers(20, 30, size=40).astype(float)
