@@ -19,11 +19,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
-from torch.utils.flop_counter import flop_registry
 
 from architectures.backbone import Backbone, Flops, Output
 from architectures.kernels import pointwise
@@ -31,19 +29,30 @@ from architectures.layers.block import FeedForward, Mixer
 from architectures.layers.mixture_of_depths import RoutedBlock
 from experiments.config.structured import PROJECT
 from experiments.objectives.objective import View
+from experiments.run.product_flops import (
+    base_of,
+    custom_flops,
+    is_factorisation,
+    is_foreign,
+    is_opaque,
+    is_product,
+    product_flops,
+    storages,
+)
 
 TOLERANCE = 1.01
 """Largest ratio of counted and stated FLOPs."""
 SCAN = 4
 """Products of a scan in chunks for one of the recurrence that is stated."""
-BACKWARD = 3
-"""FLOPs of a backward pass for one of the forward pass, which a model may repeat to save memory."""
+BACKWARD = 2
+"""FLOPs of a backward pass for one of the forward pass, which checkpoints may repeat to save memory."""
 
 aten = torch.ops.aten
-OPERATIONS = ("aten", "prim", "prims", "profiler", "c10d", "_c10d_functional")
-"""Libraries of operations of PyTorch."""
 BATCHED = (aten.bmm, aten.baddbmm)
-OUTER = (aten.mul, aten.mul_)
+SIMPLE = (aten.mm, aten.addmm, aten.convolution)
+"""Products whose backward pass takes two."""
+DYNAMIC = {torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output}
+"""Tags of operations after which the work depends on the values of the sequence."""
 TRANSFORMS = {aten._fft_r2c: 2.5, aten._fft_c2r: 2.5, aten._fft_c2c: 5.0}
 """Fourier transforms, and their FLOPs divided by n log2 n."""
 
@@ -56,6 +65,10 @@ class Work:
     """With an operand that does not depend on the sequence."""
     possible: float = 0
     """Of two activations, and Fourier transforms."""
+    elementwise: float = 0
+    """The most of other operations, which a model need not state."""
+    unclear: bool = False
+    """Whether the work depends on values, or an operation is not known."""
 
     @property
     def text(self) -> str:
@@ -68,18 +81,31 @@ class Work:
         allowed = stated.linear + stated.attention + SCAN * stated.mixer
         return self.certain > TOLERANCE * stated.total or self.certain + self.possible > TOLERANCE * allowed
 
+    def falls_short(self, stated: Flops) -> bool:
+        """Return True if it is certain to be less than stated: only for layers of linear products."""
+        linear = not (stated.attention or stated.mixer or self.possible or self.unclear)
+        return linear and stated.linear > TOLERANCE * (self.certain + self.elementwise)
+
 
 class ProductCounter(TorchDispatchMode):
     """Counts products, in total and by the modules that are being computed."""
 
-    def __init__(self, view: View) -> None:
+    def __init__(self, model: Backbone, view: View) -> None:
         super().__init__()
         given = [value for value in vars(view).values() if isinstance(value, Tensor)]
-        self.dependent = {StorageWeakRef(tensor.untyped_storage()) for tensor in given}
+        self.dependent = {storage for tensor in given for storage in storages(tensor)}
         """Storages with values that depend on the sequence."""
+        self.weights = {storage for weight in model.parameters() for storage in storages(weight)}
+        """Storages of parameters, which may be detached or frozen."""
         self.total = Work()
         self.all = 0.0
         """FLOPs of all products over all pairs, those of layers of the project too."""
+        self.attention = 0.0
+        """FLOPs of the attention of layers of the project, by their own count."""
+        self.repeatable = 0.0
+        """FLOPs of products whose backward pass may take one more."""
+        self.recomputed = 0.0
+        """FLOPs of products with gradients, which in a backward pass are the forward pass again."""
         self.open: list[Work] = [self.total]
         """Where to add: the model, and the modules that are being computed."""
         self.paused = 0
@@ -88,44 +114,63 @@ class ProductCounter(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        operation = getattr(func, "_overloadpacket", func)
-        if operation not in flop_registry and hasattr(func, "decompose"):
+        operation = base_of(func)
+        if not is_product(operation) and hasattr(func, "decompose"):
             with self:
                 out = func.decompose(*args, **kwargs)
             if out is not NotImplemented:
                 return out
         out = func(*args, **kwargs)
         operands = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
-        depends = [StorageWeakRef(x.untyped_storage()) in self.dependent for x in operands]
-        if operation in flop_registry and operation is not aten.convolution_backward:
-            # That of depthwise convolutions is counted as if channels were connected.
-            self.all += flop_registry[operation](*args, **kwargs, out_val=out)
+        depends = [self._depends(x) for x in operands]
+        # PyTorch counts the backward pass of depthwise convolutions as if channels were connected.
+        flops = (
+            product_flops(operation, args, kwargs, out) if operation is not aten.convolution_backward else 0.0
+        )
+        self.all += flops
+        self.recomputed += flops if torch.is_grad_enabled() else 0.0
+        if is_factorisation(operation):
+            self.repeatable = math.inf
+        elif operation not in SIMPLE:
+            self.repeatable += flops
         if any(depends):
             results = [leaf for leaf in tree_leaves(out) if isinstance(leaf, Tensor)]
-            self.dependent |= {StorageWeakRef(x.untyped_storage()) for x in results}
-            self._count(operation, args, kwargs, out, operands, all(depends))
+            self.dependent |= {storage for x in results for storage in storages(x)}
+            self._count(func, flops, out, operands, depends)
         return out
 
-    def _count(
-        self, operation: Any, args: Any, kwargs: Any, out: Any, operands: list[Tensor], activations: bool
-    ) -> None:
-        if operation in flop_registry:
-            flops = flop_registry[operation](*args, **kwargs, out_val=out)
-            if operation in BATCHED and activations:
-                self._add_pairs(flops, operands[-2], operands[-1], out)
-            else:
-                self.add(certain=flops * _inside(operation, operands[0], out))
-        elif str(operation).partition(".")[0] not in OPERATIONS:
-            self.add(certain=custom_flops(operands, self.dependent))
-        elif operation in OUTER and out.numel() > max(x.numel() for x in operands):
-            self.add(possible=2 * out.numel())
-        elif operation in TRANSFORMS:
-            real = max(operands[0].shape[-1], out.shape[-1])
-            rows = out.numel() / out.shape[-1]
+    def _depends(self, x: Tensor) -> bool:
+        """Return True if values depend on the sequence, or PyTorch does not show where they are stored."""
+        refs = storages(x)
+        return not refs or any(ref in self.dependent for ref in refs)
+
+    def _count(self, func: Any, flops: float, out: Any, operands: list[Tensor], depends: list[bool]) -> None:
+        operation, result = base_of(func), next((x for x in tree_leaves(out) if isinstance(x, Tensor)), None)
+        made = 0 if result is None else result.numel()
+        self.add(unclear=bool(DYNAMIC & set(getattr(func, "tags", ()))))
+        if operation in BATCHED and all(depends):
+            self._add_pairs(flops, operands[-2], operands[-1], out)
+        elif flops and all(depends) and (operation not in SIMPLE or operands[0].layout != torch.strided):
+            self.add(possible=flops)
+        elif flops:
+            self.add(certain=flops * _inside(operation, operands[0], out))
+        elif operation is aten.mul and made > max(x.numel() for x in operands):
+            self.add(possible=2 * made)
+        elif operation in TRANSFORMS and result is not None:
+            real = max(operands[0].shape[-1], result.shape[-1])
+            rows = made / result.shape[-1]
             self.add(possible=TRANSFORMS[operation] * rows * real * math.log2(max(real, 2)))
+        else:
+            if is_opaque(func, operands):
+                hidden = custom_flops(operands, depends, self.weights)
+                self.add(certain=hidden, unclear=hidden > 0 or is_foreign(func))
+            self.add(elementwise=2 * max([made, *(x.numel() for x in operands)]))
 
     def _add_pairs(self, flops: float, left: Tensor, right: Tensor, out: Tensor) -> None:
         """Add a batched product of activations; zeros of its factors are pairs that a mask excludes."""
+        if torch.strided != left.layout or torch.strided != right.layout:
+            self.add(possible=flops)
+            return
         fraction = min(float(x.count_nonzero()) / max(x.numel(), 1) for x in (left, right))
         for shape, factor in ((left.shape, left), (right.shape, right)):
             share = float(factor.count_nonzero()) / max(factor.numel(), 1)
@@ -136,21 +181,17 @@ class ProductCounter(TorchDispatchMode):
         if not self.paused:
             self.scores.setdefault(out.shape, []).append((fraction * flops, list(self.open)))
 
-    def add(self, *, certain: float = 0, possible: float = 0) -> None:
+    def add(
+        self, *, certain: float = 0, possible: float = 0, elementwise: float = 0, unclear: bool = False
+    ) -> None:
         """Add work to the model and to the modules that are being computed."""
         if self.paused:
             return
         for work in self.open:
             work.certain += certain
             work.possible += possible
-
-
-def custom_flops(operands: list[Tensor], dependent: set[StorageWeakRef]) -> float:
-    """Return the products of each token with the matrices that an operation of the user's library reads."""
-    read = [x for x in operands if StorageWeakRef(x.untyped_storage()) in dependent]
-    weights = [x for x in operands if x.ndim >= 2 and x.requires_grad and all(x is not y for y in read)]
-    tokens = max(x.numel() // max(x.shape[-1], 1) for x in read if x.ndim)
-    return 2.0 * tokens * sum(weight.numel() for weight in weights)
+            work.elementwise += elementwise
+            work.unclear |= unclear
 
 
 def _inside(operation: Any, x: Tensor, out: Any) -> float:
@@ -192,6 +233,7 @@ def watched(model: Backbone, counter: ProductCounter) -> Iterator[dict[nn.Module
 def _hooks(counter: ProductCounter, part: Part | None) -> tuple[Any, Any]:
     def before(module: nn.Module, args: Any) -> None:
         if part is None:
+            counter.attention += 0.0 if counter.paused else known_attention(module, args)
             counter.add(certain=known_flops(module, args))
             counter.paused += 1
         else:
@@ -244,6 +286,11 @@ def known_flops(module: nn.Module, args: Any) -> float:
     return float(stated_flops(module, x).total) if hasattr(module, "flops") else 0.0
 
 
+def known_attention(module: nn.Module, args: Any) -> float:
+    """Return the FLOPs of attention in a call of a layer of the project."""
+    return float(stated_flops(module, args[0]).attention) if hasattr(module, "flops") else 0.0
+
+
 def stated_flops(module: nn.Module, x_BTD: Tensor) -> Flops:
     """Return what a layer states for a batch. A feed-forward may be a mixture, whose readout has a number."""
     stated = module.flops(x_BTD.shape[1])  # type: ignore[operator]
@@ -260,8 +307,12 @@ def flop_problem(model: Backbone, planned: Backbone, view: View) -> str | None:
         planned: the same without memory, whose FLOPs the plan of the run has.
         view: a sequence as the objective trains on it.
     """
+    if model.capabilities.blockwise:
+        view = replace(view, clean_BT=None)  # sequence_flops is that of one copy
     length, source, name = view.tokens_BT.shape[1], view.source_length, type(model).__name__
-    stated = planned.sequence_flops(length, source)
+    stated, short = planned.sequence_flops(length, source), set[str]()
+    if not math.isfinite(stated.total) or stated.total < 0:
+        return f"{name}: sequence_flops({length}) is {stated.total}: it must be a number of operations"
     for training in (True, False):
         model.train(training)
         if (other := model.sequence_flops(length, source)) != stated:
@@ -272,7 +323,7 @@ def flop_problem(model: Backbone, planned: Backbone, view: View) -> str | None:
             )
         # How many tokens a mixture of depths evaluates depends on its weights.
         counted = training or not any(isinstance(module, RoutedBlock) for module in model.modules())
-        if counted and (problem := _pass_problem(model, stated, view, training)):
+        if counted and (problem := _pass_problem(model, stated, view, training, short)):
             return problem
     half = planned.sequence_flops(max(1, length // 2), max(1, source // 2) if source else 0)
     if length > 1 and half.total >= stated.total:
@@ -283,9 +334,9 @@ def flop_problem(model: Backbone, planned: Backbone, view: View) -> str | None:
     return None
 
 
-def _pass_problem(model: Backbone, stated: Flops, view: View, training: bool) -> str | None:
-    """Return what a pass computes that is not stated, or None."""
-    counter, rows, kernels = ProductCounter(view), len(view.tokens_BT), pointwise.chosen()
+def _pass_problem(model: Backbone, stated: Flops, view: View, training: bool, short: set[str]) -> str | None:
+    """Return what a pass computes that is not stated, or None. Adds to ``short`` as ``_stated_problem``."""
+    counter, rows, kernels = ProductCounter(model, view), len(view.tokens_BT), pointwise.chosen()
     whole = Flops(linear=rows * stated.linear, attention=rows * stated.attention, mixer=rows * stated.mixer)
     pointwise.choose("torch")  # what C++ computes is not counted
     try:
@@ -294,30 +345,68 @@ def _pass_problem(model: Backbone, stated: Flops, view: View, training: bool) ->
                 output = view.run(model)
             if not isinstance(output, Output):
                 raise TypeError(f"compute must return an Output, not {type(output).__name__}")
-            work, forward = replace(counter.total), counter.all
+            work, forward, repeatable = replace(counter.total), counter.all, counter.repeatable
             found = {part.name: (replace(part.work), part.stated, module) for module, part in parts.items()}
+            counter.recomputed = 0.0
             if training:
                 _run_backward(output)
     finally:
         pointwise.choose(kernels)
         model.zero_grad()
-    name, length = type(model).__name__, view.tokens_BT.shape[1]
+    if model.capabilities.blockwise:
+        # Layers count all pairs, and the model those that its blocks allow.
+        work.certain -= max(0.0, counter.attention - whole.attention)
+    if problem := _stated_problem(model, view, work, whole, found, short):
+        return problem
+    once = max(forward, work.certain)
+    backward, again = counter.all - forward, min(counter.recomputed, once)
+    if backward - again > TOLERANCE * (BACKWARD * once + repeatable):
+        return (
+            f"{type(model).__name__}: the backward pass of {view.tokens_BT.numel()} tokens "
+            f"takes {backward:,.0f} FLOPs, more than {BACKWARD} times the {once:,.0f} of the forward "
+            "pass, which training counts; recompute with torch.utils.checkpoint only"
+        )
+    return None
+
+
+def _stated_problem(
+    model: Backbone,
+    view: View,
+    work: Work,
+    whole: Flops,
+    found: dict[str, tuple[Work, Flops, nn.Module]],
+    short: set[str],
+) -> str | None:
+    """Return which layers state less than they compute, or more, or None.
+
+    Args:
+        short: layers that computed less than stated in training, where it is filled.
+    """
+    name, (rows, length) = type(model).__name__, view.tokens_BT.shape
+    layers = [
+        (
+            f"{part} ({type(module).__name__}) takes {of_part.text} and states {of_layer.total:,}",
+            of_part,
+            of_layer,
+        )
+        for part, (of_part, of_layer, module) in found.items()
+    ]
+    many = "" if rows == 1 else f"{rows} sequences of "
+    times = "" if rows == 1 else f"{rows} times "
+    start = (
+        f"{name}: {many}{length} tokens take {work.text} FLOPs, and {times}sequence_flops({length}) is "
+        f"{whole.total:,}: correct flops of "
+    )
     if work.exceeds(whole):
-        where = [
-            f"{part} ({type(module).__name__}) takes {of_part.text} and states {of_layer.total:,}"
-            for part, (of_part, of_layer, module) in found.items()
-            if of_part.exceeds(of_layer)
-        ]
-        return (
-            f"{name}: {length} tokens take {work.text} FLOPs, and sequence_flops({length}) states "
-            f"{whole.total:,}: correct flops of {'; '.join(where[:3]) or 'the model'}"
-        )
-    backward, limit = counter.all - forward, TOLERANCE * BACKWARD * max(forward, work.certain)
-    if backward > limit:
-        return (
-            f"{name}: the backward pass of {length} tokens takes {backward:,.0f} FLOPs, more than {BACKWARD} "
-            f"times the {forward:,.0f} of the forward pass: training counts two"
-        )
+        return start + ("; ".join([text for text, w, s in layers if w.exceeds(s)][:3]) or "the model")
+    low = {text.partition(" ")[0]: text for text, w, s in layers if w.falls_short(s)}
+    if work.falls_short(whole) and not low:
+        low[""] = "the model"
+    if model.training:
+        # A layer may be left out in one mode only, such as by stochastic depth.
+        short.update(low)
+    elif high := [low[key] for key in sorted(low.keys() & short, reverse=True)]:
+        return start + "; ".join(high[:3])
     return None
 
 

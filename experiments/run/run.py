@@ -173,6 +173,12 @@ def check_user_code(settings: Settings, run_plan: Plan) -> None:
     packages = {type(module).__module__.partition(".")[0] for module in empty.modules()}
     if not any(is_own(name) for name in packages - set(PROJECT)):
         return
+    for name, weight in empty.named_parameters():
+        if weight.is_complex():
+            raise ConfigError(
+                f"{type(empty).__name__}: the parameter {name} is {weight.dtype}: parameters must be real; "
+                "train one with a last dimension of 2, and use torch.view_as_complex of it"
+            )
     try:
         with user_mistakes("backbone", settings.backbone_class):
             problem = stated_flops_problem(settings, run_plan, empty)
@@ -192,12 +198,12 @@ def check_user_code(settings: Settings, run_plan: Plan) -> None:
 
 
 def stated_flops_problem(settings: Settings, run_plan: Plan, planned: Backbone) -> str | None:
-    """Return ``flop_problem`` of the initial model on its device, for one training example."""
+    """Return ``flop_problem`` of the initial model on its device, for two training examples."""
     from experiments.run.flop_check import flop_problem
 
     device = torch_device(settings.device.name)
     generator = torch.Generator().manual_seed(0)
-    view = run_plan.objective.view(run_plan.task.batch("train", 0, 0, 1), generator)
+    view = run_plan.objective.view(run_plan.task.batch("train", 0, 0, 2), generator)
     return flop_problem(new_model(settings, run_plan).to(device), planned, view.to(device))
 
 

@@ -5,6 +5,7 @@ import dataclasses
 import pytest
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from architectures.backbone import Capabilities, Flops, linear_flops
 from architectures.backbones.stack import Stack, StackConfig
@@ -234,6 +235,79 @@ class Mismatch(Layer):
         return self.out(x_BTD)[:, 1:]
 
 
+def dense(name, product):
+    """Return a layer with a product beside its linear layer, which it does not state."""
+
+    def forward(self, x_BTD, context):
+        return self.out(x_BTD) + product(self, x_BTD)
+
+    def init(self):
+        Layer.__init__(self)
+        self.tensor_DDD = nn.Parameter(torch.randn(D, D, D) / D)
+
+    return type(name, (Layer,), {"__init__": init, "forward": forward})
+
+
+def rows_of(x_BTD, function):
+    return torch.stack([function(x_D) for x_D in x_BTD.flatten(0, 1)]).view_as(x_BTD)
+
+
+def of_identity(layer):
+    return torch.eye(D) + layer.out.weight / 100
+
+
+UNSEEN = {
+    "bilinear": lambda m, x: nn.functional.bilinear(x, x, m.tensor_DDD),
+    "mv": lambda m, x: rows_of(x, lambda x_D: torch.mv(m.out.weight, x_D)),
+    "dot": lambda m, x: rows_of(x, lambda x_D: torch.stack([x_D.dot(w_D) for w_D in m.out.weight])),
+    "addbmm": lambda m, x: torch.addbmm(x[0], x, m.out.weight.expand(len(x), D, D)),
+    "cdist": lambda m, x: torch.cdist(x, m.tensor_DDD[0]),
+    "addmm_": lambda m, x: x.flatten(0, 1).clone().addmm_(x.flatten(0, 1), m.out.weight).view_as(x),
+    "solve": lambda m, x: torch.linalg.solve(of_identity(m), x.mT).mT,
+    "inverse": lambda m, x: torch.linalg.inv(torch.eye(D) + x[:, :D].mT @ x[:, :D]).sum(1, keepdim=True),
+    "mkldnn": lambda m, x: torch.ops.mkldnn._linear_pointwise(
+        x.detach(), m.out.weight.detach(), None, "none", [], ""
+    ),
+    "sparse": lambda m, x: torch.sparse.mm(m.out.weight.detach().to_sparse(), x[0].mT).mT[None],
+    "complex": lambda m, x: (x.to(torch.cfloat) @ m.out.weight.to(torch.cfloat)).real,
+}
+
+
+class Repeating(torch.autograd.Function):
+    """Six products more in the backward pass."""
+
+    @staticmethod
+    def forward(ctx, x_BTD, weight_DD):
+        ctx.save_for_backward(weight_DD)
+        return x_BTD @ weight_DD
+
+    @staticmethod
+    def backward(ctx, gradient_BTD):
+        for _ in range(7):
+            gradient_BTD = gradient_BTD @ ctx.saved_tensors[0].mT
+        return gradient_BTD, None
+
+
+class Backward(Layer):
+    def forward(self, x_BTD, context):
+        return Repeating.apply(x_BTD, self.out.weight)
+
+
+class Checkpointed(Layer):
+    def forward(self, x_BTD, context):
+        return checkpoint(self.out, x_BTD, use_reentrant=False)
+
+
+class High(Layer):
+    def flops(self, length):
+        return Flops(linear=10 * linear_flops(self, length))
+
+
+class NotANumber(Layer):
+    def flops(self, length):
+        return Flops(linear=float("nan"))
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Config(StackConfig):
     d_ff: int | None = None
@@ -268,7 +342,19 @@ def view_of(model):
     )  # fmt: skip
 
 
-HONEST = [Layer, Loop, Elementwise, Fourier, Attention, Recurrent, Tied, Custom, Library, Choosing]
+HONEST = [
+    Layer,
+    Loop,
+    Elementwise,
+    Fourier,
+    Attention,
+    Recurrent,
+    Tied,
+    Custom,
+    Library,
+    Choosing,
+    Checkpointed,
+]
 UNDERSTATED = [
     Half,
     Zero,
@@ -294,6 +380,23 @@ def test_layers_that_state_less_are_named(layer):
     assert found is not None
     assert f"blocks.0.mixer ({layer.__name__}) takes" in found
     assert "\n" not in found
+
+
+@pytest.mark.parametrize("name", UNSEEN)
+def test_every_product_of_pytorch_is_counted(name):
+    assert f"blocks.0.mixer ({name}) takes" in str(problem(dense(name, UNSEEN[name])))
+
+
+def test_a_backward_pass_with_more_products_is_named():
+    assert "the backward pass of 24 tokens takes" in str(problem(Backward))
+
+
+def test_flops_stated_too_high_for_linear_layers_are_named():
+    assert "blocks.0.mixer (High) takes" in str(problem(High))
+
+
+def test_flops_that_are_no_number_are_one_line():
+    assert "is nan: it must be a number of operations" in str(problem(NotANumber))
 
 
 @pytest.mark.parametrize("layer", [InEvaluation, Weightless])
