@@ -77,7 +77,7 @@ def test_pricing_imports_no_compiler_and_nothing_of_many_processes(tmp_path: Pat
 
 def test_training_imports_no_compiler(tmp_path: Path) -> None:
     ended, modules = imported(
-        "experiments.train", *commands.TINY, *commands.RECALL, "budget.tokens=64", f"runs={tmp_path}"
+        "experiments.train", *commands.TINY, *commands.RECALL, "budget.tokens=128", f"runs={tmp_path}"
     )
     assert ended.returncode == 0, ended.stderr
     assert "experiments.training.trainer" in modules
