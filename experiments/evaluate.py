@@ -19,7 +19,7 @@ if __name__ == "__main__":  # before the imports below: see experiments.config.h
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 
 from omegaconf import DictConfig
@@ -45,6 +45,7 @@ from experiments.runtime.atomic_io import write_json
 from experiments.runtime.console import plus_minus
 from experiments.runtime.device import configure_process, torch_device
 from experiments.runtime.errors import ConfigError, nearest
+from experiments.runtime.special_files import check_file
 from experiments.tasks.metrics import Metric
 from experiments.tasks.task import Task
 
@@ -88,12 +89,29 @@ class EvaluateConfig:
             raise ValueError(f"split={self.split!r} is unknown{nearest(self.split, SPLITS)}")
         if self.text is None and (self.window, self.stride) != (None, None):
             raise ValueError("window and stride need a text: give text=FILE, or task.stride for a task")
-        if self.text is not None and (self.path_likelihood or self.filling.changes):
-            raise ValueError("path_likelihood and filling are for a task, not for text: leave one out")
+        if self.text is not None:
+            self._check_text()
         if (self.examples is not None and self.examples < 2) or self.batch_size < 1:
             raise ValueError(
                 f"examples={self.examples} must be 2 or more, or null, and batch_size={self.batch_size} "
                 "positive"
+            )
+
+    def _check_text(self) -> None:
+        """Raise ValueError for settings of a task beside ``text``, and for files that are not plain text."""
+        of_task = ("split", "examples", "stretches", "recall", "path_likelihood", "filling")
+        plain = {each.name: each.default for each in fields(self)} | {"filling": UnmaskingOverrides()}
+        if given := [name for name in of_task if getattr(self, name) != plain[name]]:
+            raise ValueError(
+                f"{', '.join(given)}: for a task, and text={self.text} is one sequence: leave one out"
+            )
+        if not self.text:
+            raise ValueError("text= is empty: give the path of a text file")
+        suffix = Path(self.text).suffix
+        if suffix in (".json", ".jsonl", ".parquet", ".csv", ".tsv"):
+            raise ValueError(
+                f"text={self.text}: a {suffix} file holds rows, not one text: give a plain text, or "
+                f"task=text task.paths.test=[{self.text}]"
             )
 
 
@@ -215,6 +233,8 @@ def _path_likelihood(saved: LoadedModel) -> Objective:
 def _evaluate_text(path: Path, config: EvaluateConfig, file: Path) -> None:
     """Print the perplexity of a text file."""
     try:
+        if not file.is_fifo():  # a pipe of the shell, <(...), ends; any other is rejected as it is opened
+            check_file(file)
         text = decode_utf8(file.read_bytes(), file, 0)  # as training reads it
     except OSError as error:
         raise ConfigError(f"text={file}: cannot be read: {error}") from None

@@ -153,6 +153,8 @@ def _write_weights(
             tensor = rule.write([parameters[name].cpu() for name in rule.ours])
             tensors[rule.theirs] = tensor.to(dtypes.get(rule.theirs, tensor.dtype)).contiguous()
         save_file(tensors, folder / file, metadata={"format": "pt"})
+        os.umask(mask := os.umask(0o077))
+        (folder / file).chmod(0o666 & ~mask)  # safetensors makes files that only their owner can read
         index |= dict.fromkeys(tensors, file)
         total += sum(tensor.nbytes for tensor in tensors.values())
     if len(shards) > 1:

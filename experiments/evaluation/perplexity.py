@@ -191,8 +191,8 @@ def strided_perplexity(
         raise ConfigError(f"text: {type(model).__name__} does not read from left to right: leave it out")
     if not 2 <= window <= model.max_length:
         raise ConfigError(f"window={window} must be from 2 to {model.max_length}, the length of the model")
-    if not 1 <= stride <= window:
-        raise ConfigError(f"stride={stride} must be from 1 to window={window}")
+    if not 2 <= stride <= window:  # by the recipe, a window that scores one token counts for none
+        raise ConfigError(f"stride={stride} must be from 2 to window={window}")
     if len(tokens) < 2:
         raise ConfigError(f"text: it has {len(tokens)} tokens: give at least 2")
     device = next(model.parameters()).device

@@ -27,6 +27,7 @@ OURS = r"(?!there\sis\s|must\s|has\sno\s|is\s|cannot\s|did\s|<redacted>)"
 """Begins a value, and not one of our messages on a key."""
 SHAPES = (
     r"hf_(?=[a-z]*[A-Z0-9])[A-Za-z0-9]{10,}|api_org_[A-Za-z0-9]{10,}",  # Hugging Face
+    r"hf_(?:oauth|jwt)_(?=[\w-]*[A-Z0-9])[\w-]{8,}",
     r"wandb_(?=[a-z_]*[A-Z0-9])\w{16,}",
     r"sk-(?=[\w-]*[0-9A-Z])[\w-]{12,}",  # OpenAI, Anthropic
     r"gh[opusr]_[A-Za-z0-9]{10,}|github_pat_\w{10,}|gl(?:pat|dt|rt|cbt|ptt|soat|ft)-[\w-]{10,}",
@@ -86,9 +87,9 @@ def is_dense(value: str) -> bool:
 def _scheme(match: re.Match[str]) -> str:
     word, value = match[2].lower(), match[3]
     least = 4 if word.startswith("pass") or word in ("bearer", "pwd") else 6
-    is_name = re.fullmatch(r"(?i)tokens?|auth\w*|realm|is|was", value)
+    is_name = re.fullmatch(r"(?i)tokens?|auth\w*|realm|is|was|has|must|missing|invalid", value)
     secret = looks_random(value, least) or (word == "basic" and re.fullmatch(r"[^:]+:[^:]+", value))
-    secret = secret or (word == "bearer" and not is_name and not value.startswith("<"))
+    secret = secret or (word in ("bearer", "apikey") and not is_name and not value.startswith("<"))
     return f"{match[1]}{REDACTED}" if secret else match[0]
 
 
@@ -120,11 +121,15 @@ RULES: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], ...] 
     (  # scheme words of a header without its name, and passwords in a sentence
         re.compile(
             rf"""(?<![\w.-])([\w.-]{{0,40}}?(bearer|basic|token|api[_ -]?key|negotiate|ntlm|hmac|hawk|oauth2?
-            |jwt|ssws|login|secret|pass(?:w(?:or)?d|phrase|code)?|pwd)(?:\s*:)?(?:\s++|%20|(?<=:))
+            |jwt|ssws|login|secret|pass(?:w(?:or)?d|phrase|code)?|pwd)(?:\s*:)?(?:[\s\u200b-\u200f\u2060\ufeff]++|%20|(?<=:))
             (?:auth(?:entication)?\s+)?            (?:is\s+|was\s+)?[\"'`]?)({_WORD})""",
             _I | re.VERBOSE,
         ),
         _scheme,
+    ),
+    (  # of HTTP digest authentication
+        re.compile(r"(\bdigest\s[^\n]{0,400}?\bresponse=\\*[\"']?)\w+", _I),
+        rf"\1{REDACTED}",
     ),
     (re.compile(r"(\blogin\s+\S+\s+(?:account\s+\S+\s+)?password\s+)\S+", _I), rf"\1{REDACTED}"),  # netrc
     (  # curl -u me:password
@@ -161,7 +166,8 @@ RULES: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], ...] 
     ),
     (  # FOO_KEY=VALUE in a shell
         re.compile(
-            r"((?<![\w.-])(?:[A-Z0-9]{1,40}_)*+(?:KEY|KEYS|KEY_ID|PASS|PAT|AUTH|CREDS?|DSN|PW|SIG)=)(?!VALUE\b)(?:\"[^\"]*+\"|'[^']*+'|\S+)"
+            r"((?<![\w.-])(?:[A-Z0-9]{1,40}_)*+(?:KEY|KEYS|KEY_ID|PASS|PAT|AUTH|CREDS?|DSN|PW|SIG|JWT|SALT"
+            r"|COOKIES?|SSH_PRIVATE)=)(?!VALUE\b)(?:\"[^\"]*+\"|'[^']*+'|\S+)"
         ),
         rf"\1{REDACTED}",
     ),

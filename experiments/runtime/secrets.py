@@ -28,10 +28,14 @@ from experiments.runtime.secret_patterns import (
     looks_random,
 )
 
-_SECRET_NAME = re.compile(rf"{SECRET}|(?:^|[._-])(?:auth|authorization|cookies?)$", re.IGNORECASE)
+_SECRET_NAME = re.compile(
+    rf"{SECRET}|(?:^|[._-])(?:auth|authorization|cookies?|jwt|salt|(?:ssh|rsa|key)[_-]private)$|(?:^|\.)pass$",
+    re.IGNORECASE,
+)
 _TOKEN_NAME = re.compile(TOKEN, re.IGNORECASE)
 _ENVIRONMENT_NAME = re.compile(
-    rf"{SECRET}|{TOKEN}|(?:^|_)(?:key|keys|key_id|pat|pass|pwd|auth|creds?|dsn)(?:$|_)", re.IGNORECASE
+    rf"{SECRET}|{TOKEN}|(?:^|_)(?:key|keys|key_id|pat|pass|pwd|auth|creds?|dsn|jwt|cookies?|salt|private)(?:$|_)",
+    re.IGNORECASE,
 )
 """Names of environment variables with secret values; here ``key`` always means a secret."""
 _NO_SECRETS = ("PWD", "OLDPWD")
@@ -50,7 +54,9 @@ _FLAG = re.compile(
 # Possessive (``++``), so that long text takes linear time. In sweeps, Hydra writes "\\=" for "=".
 _ASSIGNMENT = re.compile(
     rf"""(?<![\w.-])(?=[\w.-]*?(?:{SECRET}|{TOKEN}))([\w.-]++)({SEPARATOR}){OURS}"""
-    r"""(\\*"[^"]*"|'[^']*'|\[[^\]]*+\]?|\{[^}]*+\}?|[|>][+-]?\s*\n[^\n]+|[^\s,;&}\]]+)""",
+    # A quote inside a value has more backslashes before it than the one that ends the value.
+    r"""((?P<slashes>\\*+)(?P<quote>["'])(?:(?!(?<!\\)(?P=slashes)(?P=quote)).)*+(?P=slashes)(?P=quote)"""
+    r"""|\\*"[^"]*"|\\*'[^']*'|\[[^\]]*+\]?|\{[^}]*+\}?|[|>][+-]?\s*\n[^\n]+|[^\s,;&}\]]+)""",
     re.IGNORECASE,
 )
 _HEX_KEY = re.compile(r"(?:(?<![\w.-])([\w.-]++)=)?(?<![\w/@])[0-9a-fA-F]{40}(?!\w)")

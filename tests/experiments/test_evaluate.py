@@ -11,7 +11,7 @@ from architectures.pretrained import save_folder
 from experiments.evaluate import evaluate
 from experiments.run.load_model import load_model
 from experiments.runtime.device import torch_device
-from experiments.runtime.errors import ConfigError
+from experiments.runtime.errors import ConfigError, DataError
 from tests.experiments import commands
 
 DEVICE = torch_device("cpu")
@@ -108,6 +108,27 @@ def test_what_cannot_be_is_refused(
 ) -> None:
     with pytest.raises(ConfigError, match=message):
         said(capsys, decoder, word)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (
+            ["text=story.txt", "examples=8"],
+            "^examples: for a task, and text=story.txt is one sequence",
+        ),
+        (["text=story.txt", "split=train", "recall=true"], "^split, recall: for a task"),
+        (["text=story.txt", "filling.steps=4"], "^filling: for a task"),
+        (["text=''"], "text= is empty"),
+        (["text=rows.jsonl"], "a .jsonl file holds rows, not one text"),
+        (["text=/dev/zero"], "/dev/zero cannot be read: it is an endless device"),
+    ],
+)
+def test_settings_and_files_that_do_not_fit_a_text_are_refused(
+    decoder: Path, words: list[str], message: str
+) -> None:
+    with pytest.raises((ConfigError, DataError), match=message):
+        evaluate(commands.compose(f"run={decoder}", "device=cpu", *words, root="evaluate"))
 
 
 def test_as_a_command_it_says_in_one_line_why_not(decoder: Path) -> None:

@@ -346,3 +346,13 @@ def test_weights_that_are_a_pipe_are_an_error(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "model.safetensors")
     with pytest.raises(ValueError, match=r"model\.safetensors is neither a file"):
         folder_module._family(tmp_path)
+
+
+@pytest.mark.parametrize(("mask", "mode"), [(0o022, 0o644), (0o077, 0o600)])
+def test_weights_are_as_readable_as_other_files(tmp_path: Path, mask: int, mode: int) -> None:
+    before = os.umask(mask)
+    try:
+        save_folder(model(), tmp_path / "model")
+    finally:
+        os.umask(before)
+    assert {path.stat().st_mode & 0o777 for path in (tmp_path / "model").iterdir()} == {mode}

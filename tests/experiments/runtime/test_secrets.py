@@ -267,3 +267,36 @@ def test_long_text_takes_linear_time() -> None:
     ):
         redact(part * 3_000)
     assert time.process_time() - start < 10  # quadratic time would take longer
+
+
+@pytest.mark.parametrize("name", ["pass", "SESSION_JWT", "COOKIE", "SSH_PRIVATE", "ENCRYPTION_SALT"])
+def test_more_names_of_secrets(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert redact({name: "hunter"}) == {name: REDACTED}
+    if name.isupper():
+        assert redact(f"{name}=hunter") == f"{name}={REDACTED}"
+        monkeypatch.setenv(name, "q8Zt-3kLw_9")
+        assert redact("it is q8Zt-3kLw_9") == f"it is {REDACTED}"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "hf_oauth_AbCdEfGhSecret7",
+        "ApiKey secretword",
+        'Digest username="u", realm="r", response="secret29fae4"',
+        "Bearer\u200b secretword",
+        json.dumps('{"password": "two \\"secret", "password": "a secret"}'),
+        json.dumps(json.dumps('{"password": "two \\"secret", "password": "a secret"}')),
+        r"{\'password\': \'two secret\', \'password\': \'a secret\'}",
+    ],
+)
+def test_more_forms_of_secrets(text: str) -> None:
+    left = redact(text)
+    assert "secret" not in left.lower(), left
+    assert REDACTED in left
+
+
+def test_quotes_without_an_end_take_linear_time() -> None:
+    begin = time.perf_counter()
+    redact('password=\\"' * 3000)
+    assert time.perf_counter() - begin < 2
