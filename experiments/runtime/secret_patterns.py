@@ -10,6 +10,15 @@ import re
 from collections.abc import Callable
 
 REDACTED = "<redacted>"
+_NO_WORD_BEFORE = re.compile(r"\(\?<!(?:\\w|\[\\w[^]]*\])\)")
+_ESCAPE = r"(?<=\\[bfnrtv])|(?<=\\u[0-9A-Fa-f]{4})|(?<=\\x[0-9A-Fa-f]{2})|(?<=%[0-9A-Fa-f]{2})"
+
+
+def word_pattern(pattern: str, flags: int = 0) -> re.Pattern[str]:
+    r"""Compile a pattern with words that also begin after an escape, as in ``"\ncat"`` of JSON."""
+    return re.compile(_NO_WORD_BEFORE.sub(lambda match: f"(?:{match[0]}|{_ESCAPE})", pattern), flags)
+
+
 KEY_OWNERS = (
     "api|access|account|anthropic|application|auth|aws|client|consumer|deploy|encryption|github|hf|host|license"
     "|master|openai|private|rsa|service|session|shared|signing|ssh|storage|subscription|wandb|webhook"
@@ -44,7 +53,7 @@ SHAPES = (
     r"(?:-----END [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----|\Z)",
 )
 """Tokens with a known prefix, as listed by secret scanners."""
-KNOWN_KEY = re.compile(rf"(?<![\w-])(?:{'|'.join(SHAPES)})", re.DOTALL)
+KNOWN_KEY = word_pattern(rf"(?<![\w-])(?:{'|'.join(SHAPES)})", re.DOTALL)
 URL_USER = re.compile(r"(?<=\w\w)(\\?:/+)[^/\s?#]+(?=@)")
 """User and password of a URL, also of one that was a path, ``https:/me:password@host``."""
 URL_QUERY = re.compile(
@@ -107,7 +116,7 @@ _QUOTED = rf"(?:\"[^\"\n]*+\"|'[^'\n]*+'|{_WORD})"
 _I = re.IGNORECASE
 RULES: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], ...] = (
     (  # headers, to the end of the line
-        re.compile(
+        word_pattern(
             rf"""(?<![\w-])((?:proxy[_-]?)?authorization|(?:set-)?cookie2?|x-[a-z-]{{0,40}}?(?:key|token|auth
             |secret|signature|password)[a-z-]{{0,40}})({SEPARATOR}){OURS}{_REST_OF_VALUE}""",
             _I | re.VERBOSE,
@@ -115,11 +124,11 @@ RULES: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], ...] 
         rf"\1\2{REDACTED}",
     ),
     (
-        re.compile(rf"((?<![\w-])[\w.-]{{0,40}}pass(?:word|phrase|code):\s+){OURS}[^\n\"',;]+", _I),
+        word_pattern(rf"((?<![\w-])[\w.-]{{0,40}}pass(?:word|phrase|code):\s+){OURS}[^\n\"',;]+", _I),
         rf"\1{REDACTED}",
     ),
     (  # scheme words of a header without its name, and passwords in a sentence
-        re.compile(
+        word_pattern(
             rf"""(?<![\w.-])([\w.-]{{0,40}}?(bearer|basic|token|api[_ -]?key|negotiate|ntlm|hmac|hawk|oauth2?
             |jwt|ssws|login|secret|pass(?:w(?:or)?d|phrase|code)?|pwd)(?:\s*:)?(?:[\s\u200b-\u200f\u2060\ufeff]++|%20|(?<=:))
             (?:auth(?:entication)?\s+)?            (?:is\s+|was\s+)?[\"'`]?)({_WORD})""",
@@ -128,58 +137,64 @@ RULES: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], ...] 
         _scheme,
     ),
     (  # of HTTP digest authentication
-        re.compile(r"(\bdigest\s[^\n]{0,400}?\bresponse=\\*[\"']?)\w+", _I),
+        word_pattern(r"((?<!\w)digest\s[^\n]{0,400}?\bresponse=\\*[\"']?)\w+", _I),
         rf"\1{REDACTED}",
     ),
-    (re.compile(r"(\blogin\s+\S+\s+(?:account\s+\S+\s+)?password\s+)\S+", _I), rf"\1{REDACTED}"),  # netrc
+    (
+        word_pattern(r"((?<!\w)login\s+\S+\s+(?:account\s+\S+\s+)?password\s+)\S+", _I),
+        rf"\1{REDACTED}",
+    ),  # netrc
     (  # curl -u me:password
-        re.compile(
+        word_pattern(
             r"(?<![\w-])((?:-u|-U|--user|--proxy-user)(?:\s*=\s*|\s*)[\"']?)[^\s\"':=%-][^\s\"':=%]*+[:%][^\s\"']+"
         ),
         rf"\1{REDACTED}",
     ),
-    (re.compile(r"(?<![\w-])(-b\s+[\"']?[\w.-]{1,60}=)[^\s\"']+"), rf"\1{REDACTED}"),  # a cookie of curl
+    (word_pattern(r"(?<![\w-])(-b\s+[\"']?[\w.-]{1,60}=)[^\s\"']+"), rf"\1{REDACTED}"),  # a cookie of curl
     (
-        re.compile(
-            r"(\b(?:sshpass|mysql\w*|mariadb|redis-cli|docker\s+login|smbclient|ldap\w+)\b[^\n]{0,200}?\s-[pawP]\s*)"
+        word_pattern(
+            r"((?<!\w)(?:sshpass|mysql\w*|mariadb|redis-cli|docker\s+login|smbclient|ldap\w+)\b[^\n]{0,200}?\s-[pawP]\s*)"
             r"(?![\w]*-)[^\s\"']+"
         ),
         rf"\1{REDACTED}",
     ),
     (  # --password VALUE
-        re.compile(
+        word_pattern(
             rf"(?<![\w-])(--?(?=[\w.-]{{0,60}}?(?:{SECRET}|{TOKEN}|cookie))[\w.-]{{1,80}}\s+)(?!-){_QUOTED}",
             _I,
         ),
         rf"\1{REDACTED}",
     ),
     (  # <password>VALUE</password>
-        re.compile(rf"(<(?=[\w.:-]{{0,60}}?(?:{SECRET}|{TOKEN}))[\w.:-]{{1,80}}>)[^<]+", _I),
+        word_pattern(rf"(<(?=[\w.:-]{{0,60}}?(?:{SECRET}|{TOKEN}))[\w.:-]{{1,80}}>)[^<]+", _I),
         rf"\1{REDACTED}",
     ),
     (
-        re.compile(
+        word_pattern(
             r"((?<![\w.-])(?:api|access|private|secret|account) key(?: id)?\s*[=:]\s*)(?!set\s[A-Z_]+\b)\S+",
             _I,
         ),
         rf"\1{REDACTED}",
     ),
     (  # FOO_KEY=VALUE in a shell
-        re.compile(
+        word_pattern(
             r"((?<![\w.-])(?:[A-Z0-9]{1,40}_)*+(?:KEY|KEYS|KEY_ID|PASS|PAT|AUTH|CREDS?|DSN|PW|SIG|JWT|SALT"
             r"|COOKIES?|SSH_PRIVATE)=)(?!VALUE\b)(?:\"[^\"]*+\"|'[^']*+'|\S+)"
         ),
         rf"\1{REDACTED}",
     ),
     (
-        re.compile(
+        word_pattern(
             rf"((?<![\w.-])(?:pw|pass|auths?|sig|signature|dsn|s?sid|creds?|pin|otp){SEPARATOR}\\*[\"']?)({_WORD})",
             _I,
         ),
         _weak,
     ),
-    (re.compile(r"(\bjdbc:[\w:]{1,40}:)[^\s/@:]+/[^\s@]+(?=@)", _I), rf"\1{REDACTED}"),
-    (re.compile(r"(?<![\w/.@:-])[\w.+-]{1,60}:[^\s/@:\"']{1,200}(?=@[\w.-])"), REDACTED),  # me:password@host
-    (re.compile(r"(?<![\w+/=.-])[A-Za-z0-9+/_-]{24,400}={0,2}(?![\w+/.-])"), _dense),
+    (word_pattern(r"((?<!\w)jdbc:[\w:]{1,40}:)[^\s/@:]+/[^\s@]+(?=@)", _I), rf"\1{REDACTED}"),
+    (
+        word_pattern(r"(?<![\w/.@:-])[\w.+-]{1,60}:[^\s/@:\"']{1,200}(?=@[\w.-])"),
+        REDACTED,
+    ),  # me:password@host
+    (word_pattern(r"(?<![\w+/=.-])[A-Za-z0-9+/_-]{24,400}={0,2}(?![\w+/.-])"), _dense),
 )
 """Patterns in a text of the user, and what replaces a match."""

@@ -26,6 +26,7 @@ from experiments.runtime.secret_patterns import (
     URL_QUERY,
     URL_USER,
     looks_random,
+    word_pattern,
 )
 
 _SECRET_NAME = re.compile(
@@ -52,14 +53,14 @@ _FLAG = re.compile(
 )
 """A word of a list whose next word is a secret."""
 # Possessive (``++``), so that long text takes linear time. In sweeps, Hydra writes "\\=" for "=".
-_ASSIGNMENT = re.compile(
+_ASSIGNMENT = word_pattern(
     rf"""(?<![\w.-])(?=[\w.-]*?(?:{SECRET}|{TOKEN}))([\w.-]++)({SEPARATOR}){OURS}"""
     # A quote inside a value has more backslashes before it than the one that ends the value.
     r"""((?P<slashes>\\*+)(?P<quote>["'])(?:(?!(?<!\\)(?P=slashes)(?P=quote)).)*+(?P=slashes)(?P=quote)"""
     r"""|\\*"[^"]*"|\\*'[^']*'|\[[^\]]*+\]?|\{[^}]*+\}?|[|>][+-]?\s*\n[^\n]+|[^\s,;&}\]]+)""",
     re.IGNORECASE,
 )
-_HEX_KEY = re.compile(r"(?:(?<![\w.-])([\w.-]++)=)?(?<![\w/@])[0-9a-fA-F]{40}(?!\w)")
+_HEX_KEY = word_pattern(r"(?:(?<![\w.-])([\w.-]++)=)?(?<![\w/@])[0-9a-fA-F]{40}(?!\w)")
 _TIME = re.compile(r"\d{4}-\d\d-\d\d[T ][\d:.+Z-]+")
 """Time stamp of a record."""
 
@@ -190,7 +191,7 @@ def _patterns(values: tuple[str, ...]) -> _Variables:
 
 
 def _any_of(patterns: Sequence[str]) -> re.Pattern[str]:
-    return re.compile("|".join(patterns) or r"(?!)")
+    return word_pattern("|".join(patterns) or r"(?!)")
 
 
 def _is_of_project(value: str) -> bool:

@@ -145,6 +145,26 @@ def test_secrets_inside_text_go(text: str) -> None:
     assert HEX not in clean
 
 
+@pytest.mark.parametrize("escape", ["\\n", "\\t", "\\\\n", "\\u2028", "\\x0b", "%20", "%0A"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Cookie: id=canary",
+        "sshpass -p canary ssh",
+        "FOO_KEY=canary",
+        "bearer canary",
+        HF,
+        HEX,
+        "hunterhunter",
+    ],
+)
+def test_secrets_after_an_escape_go(escape: str, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("API_TOKEN", "hunterhunter")
+    clean = redact([f"first{escape}{text}{escape}last"])[0]
+    assert clean.startswith(f"first{escape}")
+    assert not [secret for secret in ("canary", HF, HEX, "hunterhunter") if secret in clean]
+
+
 def test_secrets_beside_their_names_go() -> None:
     assert redact(["--password", "canary", "x"]) == ["--password", REDACTED, "x"]
     assert redact({"name": "API_KEY", "value": "canary"}) == {"name": "API_KEY", "value": REDACTED}
