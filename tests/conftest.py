@@ -1,6 +1,7 @@
 """Every test, and every process that a test starts, uses one thread and no network."""
 
 import os
+import sys
 import time
 from collections import Counter
 from collections.abc import Generator
@@ -21,9 +22,10 @@ forked.install()
 
 @pytest.fixture(autouse=True)
 def _same_environment() -> Generator[None]:
-    """Undo what a test changes in the variables that commands are forked with: the number of threads."""
-    before = forked.fixed(os.environ)
+    """Undo what a test changes: the variables that commands are forked with, and the words of a command."""
+    before, words = forked.fixed(os.environ), list(sys.argv)
     yield
+    sys.argv = words
     for name in forked.fixed(os.environ).keys() - before.keys():
         del os.environ[name]
     os.environ.update(before)

@@ -79,7 +79,8 @@ class CorpusConfig:
     streaming: bool = False
     """Read the dataset over the network row by row, without storing it."""
     max_documents: int | None = None
-    """Read at most this many rows of each split of a dataset; None reads all."""
+    """Read at most this many rows of each split of a dataset, its first ones: no sample of a sorted dataset.
+    None reads all."""
 
     def __post_init__(self) -> None:
         if self.source not in SOURCES:

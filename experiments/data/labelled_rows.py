@@ -241,4 +241,8 @@ def value_in(row: Row, column: str, key: str) -> Any:
         raise DataError(
             f"{row.location}: column '{column}' is empty: remove the row, or use a split with labels"
         )
+    texts = value if isinstance(value, list | tuple) else [value]
+    for text in texts:
+        if isinstance(text, str) and not text.isascii() and re.search("[\ud800-\udfff]", text):
+            raise DataError(f"{row.location}: column '{column}' has half a surrogate pair: mend the row")
     return value

@@ -37,6 +37,7 @@ def test_f04_a_file_that_is_not_there_for_one_or_for_all(tmp_path: Path, times: 
     trials = []
     for trial in range(times):
         own = tmp_path / str(trial) / "first"
+        own.mkdir(parents=True)
         for step in (3, 6, 9):
             save(own, step, keep=3)
         seen = [own, tmp_path / str(trial) / "second"] if trial % 2 else [own, own]

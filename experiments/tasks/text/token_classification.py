@@ -177,7 +177,9 @@ class Tags(Labelled):
 def _strings(row: Row, column: str, key: str) -> Sequence[str]:
     """The words or tags of a row as strings; class indices are converted."""
     values: Any = value_in(row, column, key)
-    if not isinstance(values, list | tuple) or not values:
+    if isinstance(values, list | tuple) and not values:
+        raise DataError(f"{row.location}: column '{column}' has no words: remove the row, or set task.{key}")
+    if not isinstance(values, list | tuple):
         raise DataError(
             f"{row.location}: column '{column}' is not a list of words: mend the row, or set task.{key}"
         )

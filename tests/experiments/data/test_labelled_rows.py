@@ -8,7 +8,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from experiments.data.labelled_rows import RowsConfig, read_rows, value_in
+from experiments.data.labelled_rows import Row, RowsConfig, read_rows, value_in
 from experiments.runtime.errors import DataError
 
 COLUMNS = ["text", "label"]
@@ -218,3 +218,10 @@ def test_comments_are_skipped_and_words_that_begin_with_a_hash_are_not(tmp_path,
 def test_lines_that_are_no_word_and_tag_are_named(tmp_path, text, message):
     with pytest.raises(DataError, match=message):
         conll(tmp_path, text)
+
+
+@pytest.mark.parametrize("value", ["a\ud800b", ["EU", "\udfff"]])
+def test_half_a_surrogate_pair_is_named_with_its_row(value):
+    with pytest.raises(DataError, match="line 3: column 'words' has half a surrogate pair"):
+        value_in(Row("rows.jsonl, line 3", {"words": value}), "words", "words_column")
+    assert value_in(Row("rows.jsonl, line 3", {"words": "\U0001f600 \ue000"}), "words", "words_column")

@@ -349,6 +349,7 @@ def test_the_names_of_the_default_are_only_told_by_their_surroundings(made):
         ("similarity", [{"text": "a", "score": 1}], "no column 'text_pair'.*task.pair_column"),
         ("tags", [{"tokens": ["a"], "tags": ["O", "O"]}], "1 words and 2 tags"),
         ("tags", [{"tokens": "a b", "tags": ["O", "O"]}], "is not a list of words"),
+        ("tags", [{"tokens": [], "tags": []}], "has no words: remove the row"),
         ("tags", [{"tokens": ["a"], "tags": [-1]}], "has gaps"),
         ("tags", [{"tokens": ["a"], "tags": ["NOUN"]}], "tag 'NOUN' marks no entity.*task.metric=tag_acc"),
     ],
