@@ -22,13 +22,11 @@ forked.install()
 
 @pytest.fixture(autouse=True)
 def _same_environment() -> Generator[None]:
-    """Undo what a test changes: the variables that commands are forked with, and the words of a command."""
-    before, words = forked.fixed(os.environ), list(sys.argv)
+    """Undo what a test and its fixtures change: variables that commands are forked with, and sys.argv."""
+    words = list(sys.argv)
     yield
     sys.argv = words
-    for name in forked.fixed(os.environ).keys() - before.keys():
-        del os.environ[name]
-    os.environ.update(before)
+    forked.restore_environment()
 
 
 NO_TIME = "no time was left"

@@ -63,6 +63,14 @@ def fixed(environment: Mapping[str, str]) -> dict[str, str]:
     return {name: each for name, each in environment.items() if name.startswith(FIXED) and name not in FREE}
 
 
+def restore_environment() -> None:
+    """Give this process the variables that the server has."""
+    found, honest = fixed(os.environ), fixed(_environment)
+    for name in found.keys() - honest.keys():
+        del os.environ[name]
+    os.environ.update(honest)
+
+
 class Server:
     """The process that commands of this one are forked from."""
 

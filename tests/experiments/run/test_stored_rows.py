@@ -37,7 +37,10 @@ def test_a_frame_that_is_not_there_is_an_error_with_the_nearest_path(tmp_path: P
 
 
 def test_the_frame_of_a_track_may_come_later() -> None:
-    assert status(Path("conf/track/later.parquet")) is None
+    later = Path("conf/track/later.parquet")
+    assert status(later, "study.workload={target: 1}") is None
+    with pytest.raises(ConfigError, match="there is no"):
+        status(later)
 
 
 def test_a_pipe_is_no_frame(tmp_path: Path) -> None:

@@ -220,7 +220,11 @@ def test_the_exact_likelihood_of_a_sampler_is_a_score_of_another_name(
         ("uniform_diffusion", [], "was not trained by masked_diffusion"),
         ("masked_diffusion", [], r"filling.order=low_confidence selects positions by chance"),
         ("masked_diffusion", ["filling.order=sure"], "filling.order='sure' is unknown"),
-        ("masked_diffusion", ["text=x.txt"], "path_likelihood and filling are for a task"),
+        (
+            "masked_diffusion",
+            ["text=x.txt"],
+            "examples, path_likelihood: for a task",
+        ),
     ],
 )
 def test_an_exact_likelihood_that_does_not_exist_is_refused(
