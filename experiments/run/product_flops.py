@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -49,7 +50,7 @@ def _added_product(_: Any, left: Tensor, right: Tensor, **__: Any) -> float:
     return 2.0 * elements(left) * right.shape[-1]
 
 
-RULES = {
+RULES: dict[Any, Callable[..., float]] = {
     aten._trilinear: _trilinear,
     aten._euclidean_dist: _distances,
     aten._cdist_forward: _distances,
