@@ -38,7 +38,7 @@ def escape(text: str) -> str:
 
 
 def render_latex(frame: pd.DataFrame, computed: Computed | None = None) -> str:
-    """Return a table for each task and scale. Bold: models that may be the best of their likelihood type."""
+    """Return a table for each task and scale. Bold: no ranked model of its type is better."""
     computed = computed or Computed(frame)
     arms, pairs, warnings = computed.arms, computed.pairs, computed.warnings
     parts = [r"% Needs \usepackage{booktabs} and, as the tables are wide, \usepackage{graphicx}."]
@@ -48,7 +48,7 @@ def render_latex(frame: pd.DataFrame, computed: Computed | None = None) -> str:
         notes = [*answers(rows), *joined_lines(frame)]
         notes += [f"Warning: {warning}." for warning in warnings]
         notes += [*scored_line(runs), *item_line(rows), *how_compared(table_pairs, COLUMNS_NOTE)]
-        notes.append("Bold: may be the best of its likelihood type.")
+        notes.append("Bold: no ranked model of its likelihood type is better.")
         caption = f"{title(rows)}. {held_equal(runs)} {counts_line(frame)}"
         columns, _ = fitted(table_columns(rows, wide=False), lambda selected: 0)
         parts.append(_table(caption, f"tab:{task}-{scale}", columns, _body(rows, columns), notes))
