@@ -143,8 +143,9 @@ def test_progress_is_a_bar_on_a_terminal_and_nothing_elsewhere(capsys: pytest.Ca
 
 def test_a_run_prints_its_steps(tmp_path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = commands.train(*commands.TINY, *commands.RECALL, "trainer.log_every=10", f"runs={tmp_path}")
-    lines = capsys.readouterr().out.splitlines()
-    assert all(line.startswith("[decoder-recall-nano s0] ") for line in lines)
+    rounded, *lines = capsys.readouterr().out.splitlines()
+    assert all(line.startswith("[decoder-recall-nano s0] ") for line in (rounded, *lines))
+    assert "budget.tokens=4,000 is rounded to 3,968" in rounded
     assert "19,936 parameters without embedding and head" in lines[0]
     assert "non_embedding -0.32% of 20,000" in lines[0]
     way = "torch" if build.problem() else "cpp"
