@@ -341,7 +341,8 @@ class Trainer:
         return {"kind": kind, **{name: getattr(self.state, name) for name in AXES}}
 
     def _record(self, row: MetricRow) -> None:
-        self.folder.log(row)
+        # A lock that rank 0 has lost ends all processes with the same code.
+        collectives.run_on_rank_zero(lambda: self.folder.log(row))
         self.tracker.log(row)
 
     def save(self, *, wait: bool) -> None:
@@ -365,8 +366,8 @@ class Trainer:
 
 def random_state(device: torch.device) -> bytes:
     """Return the state of the generator that dropout draws from."""
-    is_cpu = device.type == "cpu"
-    state = torch.default_generator.get_state() if is_cpu else torch.cuda.get_rng_state(device)
+    is_cuda = device.type == "cuda"
+    state = torch.cuda.get_rng_state(device) if is_cuda else torch.default_generator.get_state()
     return ctypes.string_at(state.data_ptr(), state.nbytes)  # the host has it: this waits for no GPU
 
 

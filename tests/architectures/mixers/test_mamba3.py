@@ -105,7 +105,7 @@ def test_rates_of_decay_are_positive_and_smooth() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"scan": "cpp"}, "scan='cpp' must be one of auto, torch, reference"),
+        ({"scan": "cuda"}, "scan='cuda' must be one of auto, cpp, torch, reference"),
         ({"mimo_rank": 0}, "mimo_rank=0 must be positive"),
         ({"d_state": 5}, "d_state=5 must be even"),
         ({"num_groups": 3}, "num_heads=8 must be a multiple of num_groups=3"),
