@@ -150,7 +150,7 @@ def test_initial_values() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"scan": "chunked"}, "scan='chunked' must be one of auto, fla, torch, reference"),
+        ({"scan": "chunked"}, "scan='chunked' must be one of auto, fla, cpp, torch, reference"),
         ({"num_heads": 0}, "num_heads=0 must be positive"),
         ({"gate_rank": 0}, "gate_rank=0 must be positive"),
     ],
