@@ -33,12 +33,12 @@ class OutputWatcher:
     """Notes whether a model has returned values that are not finite, without waiting for its device."""
 
     def __init__(self) -> None:
-        self._bad: Tensor | None = None
+        self._good: Tensor | None = None
 
     @property
     def found(self) -> bool:
         """True if logits or a readout were not finite, at a position that is no padding."""
-        return self._bad is not None and bool(self._bad)
+        return self._good is not None and not bool(self._good)
 
     def note(
         self, module: nn.Module, args: Sequence[object], kwargs: Mapping[str, object], out: object
@@ -47,19 +47,19 @@ class OutputWatcher:
         if not isinstance(out, Output):
             return
         valid_BT = kwargs.get("valid_BT")
-        bad = self._missing(out.logits_BTV.detach().amax(-1), valid_BT)
+        good = self._finite(out.logits_BTV.detach().amax(-1), valid_BT)
         if out.readout is not None:
             largest_X = out.readout.detach().abs().amax(-1) if out.readout.shape[-1] else out.readout
-            bad = bad | self._missing(largest_X, valid_BT)
-        self._bad = bad if self._bad is None else self._bad | bad
+            good = good & self._finite(largest_X, valid_BT)
+        self._good = good if self._good is None else self._good & good
 
     @staticmethod
-    def _missing(largest_X: Tensor, valid_BT: object) -> Tensor:
-        """Return a scalar: True if a value is not finite where there is no padding."""
-        bad_X = ~largest_X.isfinite()
-        if isinstance(valid_BT, Tensor) and valid_BT.shape == bad_X.shape:
-            bad_X = bad_X & valid_BT
-        return bad_X.any()
+    def _finite(largest_X: Tensor, valid_BT: object) -> Tensor:
+        """Return a scalar: True if all values are finite where there is no padding."""
+        good_X = largest_X.isfinite()
+        if isinstance(valid_BT, Tensor) and valid_BT.shape == good_X.shape:
+            good_X = good_X | ~valid_BT
+        return good_X.all()
 
 
 @contextmanager
