@@ -110,8 +110,8 @@ class EvaluateConfig:
         suffix = Path(self.text).suffix
         if suffix in (".json", ".jsonl", ".parquet", ".csv", ".tsv"):
             raise ValueError(
-                f"text={self.text}: a {suffix} file holds rows, not one text: give a plain text, or "
-                f"task=text task.paths.test=[{self.text}]"
+                f"text={self.text}: a {suffix} file holds rows, not one text: give a plain text, or a task "
+                f"with task=text task.source=files task.paths=[...] task.test_paths=[{self.text}]"
             )
 
 

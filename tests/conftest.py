@@ -29,7 +29,6 @@ def _same_environment() -> Generator[None]:
     forked.restore_environment()
 
 
-NO_TIME = "no time was left"
 SECONDS: Counter[str] = Counter()
 """Processor seconds of each test of this session, with those of its processes and of its fixtures."""
 
@@ -59,7 +58,7 @@ _began = time.monotonic()
 def pytest_runtest_setup(item: pytest.Item) -> None:
     seconds = item.config.getoption("--seconds")
     if seconds is not None and time.monotonic() - _began > seconds:
-        pytest.skip(NO_TIME)
+        pytest.skip(f"the session has taken the {seconds:.0f} s of --seconds")
 
 
 _counted = 0.0

@@ -35,6 +35,12 @@ def text_of_row(row: object, column: str, location: str, key: str = "task.column
             f"{location}: column '{column}' holds {type(text).__name__}, not text: choose another {key} "
             "or mend the row"
         )
+    check_encodable(text, location, column)
+    return text
+
+
+def check_encodable(text: str, location: str, column: str) -> None:
+    """Raise DataError for a text that UTF-8 cannot hold, such as JSON's escape of half a character."""
     try:
         text.encode()
     except UnicodeEncodeError as error:
@@ -42,4 +48,3 @@ def text_of_row(row: object, column: str, location: str, key: str = "task.column
             f"{location}: column '{column}' has half a surrogate pair at character {error.start}, "
             "which UTF-8 cannot hold: mend the row"
         ) from None
-    return text

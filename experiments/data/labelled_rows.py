@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 from experiments.data.corpus import SPLITS, split_of
+from experiments.data.document import check_encodable
 from experiments.data.hub import hub_rows
 from experiments.data.local_files import (
     check_no_overlap,
@@ -241,8 +242,7 @@ def value_in(row: Row, column: str, key: str) -> Any:
         raise DataError(
             f"{row.location}: column '{column}' is empty: remove the row, or use a split with labels"
         )
-    texts = value if isinstance(value, list | tuple) else [value]
-    for text in texts:
-        if isinstance(text, str) and not text.isascii() and re.search("[\ud800-\udfff]", text):
-            raise DataError(f"{row.location}: column '{column}' has half a surrogate pair: mend the row")
+    for text in value if isinstance(value, list | tuple) else [value]:
+        if isinstance(text, str):
+            check_encodable(text, row.location, column)
     return value

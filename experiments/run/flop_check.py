@@ -68,7 +68,7 @@ class Work:
     elementwise: float = 0
     """The most of other operations, which a model need not state."""
     unclear: bool = False
-    """Whether the work depends on values, or an operation is not known."""
+    """True if the work depends on values, or an operation is not known."""
 
     @property
     def text(self) -> str:
