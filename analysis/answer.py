@@ -1,6 +1,6 @@
 """Print what the runs of a study say so far, in sentences, and write nothing.
 
-    python -m analysis.answer study=main [runs=runs]
+    python -m archbench.analysis.answer study=main [runs=runs]
 
 ``archbench train`` calls it after each stage of a study (``study.stage``); ``archbench compare`` prints the
 same sentences above its tables.
@@ -13,14 +13,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from analysis.load.study import load_study
-from analysis.stats.computed import Computed
-from analysis.tables.compute import over_compute
-from analysis.tables.sentences import answers
-from analysis.tables.terminal import wrapped
-from experiments.config.options import run_command
-from experiments.runtime.console import table_console
-from experiments.runtime.run_status import FINAL
+from archbench.analysis.load.study import load_study
+from archbench.analysis.stats.computed import Computed
+from archbench.analysis.tables.compute import over_compute
+from archbench.analysis.tables.sentences import answers
+from archbench.analysis.tables.terminal import wrapped
+from archbench.experiments.config.options import run_command
+from archbench.experiments.runtime.console import table_console
+from archbench.experiments.runtime.run_status import FINAL
 
 
 @dataclass(frozen=True, kw_only=True)

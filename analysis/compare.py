@@ -24,32 +24,32 @@ from pathlib import Path
 
 import pandas as pd
 
-from analysis.figures.against import against_figure
-from analysis.figures.capacity import capacity_figures
-from analysis.figures.files import FILE_FORMATS, figure_bytes
-from analysis.figures.matplotlib_export import printed
-from analysis.figures.verdicts import verdict_figure
-from analysis.files import csv_text, parquet, write
-from analysis.load.arm_names import arm_names_without_folders
-from analysis.load.object_columns import with_objects
-from analysis.load.study import load_history, load_study
-from analysis.report.page import Findings, find, render_page
-from analysis.speed.rows import load_all_modes
-from analysis.stats.arms import study_setting
-from analysis.stats.capacity import capacity_frame
-from analysis.stats.computed import Computed
-from analysis.stats.targets.steps_to_loss import with_steps
-from analysis.stats.warnings import with_warnings
-from analysis.tables.compute import over_compute
-from analysis.tables.headings import study_name
-from analysis.tables.latex import render_latex
-from analysis.tables.task_grid import grid_markdown, task_grid, terminal_grids
-from analysis.tables.terminal import grid_parts, wrapped
-from analysis.tables.text import render_markdown, render_tables, study_text
-from experiments.config.options import run_command
-from experiments.runtime.console import table_console
-from experiments.runtime.errors import nearest
-from experiments.tracking.results_frame import NEEDED, read_results
+from archbench.analysis.figures.against import against_figure
+from archbench.analysis.figures.capacity import capacity_figures
+from archbench.analysis.figures.files import FILE_FORMATS, figure_bytes
+from archbench.analysis.figures.matplotlib_export import printed
+from archbench.analysis.figures.verdicts import verdict_figure
+from archbench.analysis.files import csv_text, parquet, write
+from archbench.analysis.load.arm_names import arm_names_without_folders
+from archbench.analysis.load.object_columns import with_objects
+from archbench.analysis.load.study import load_history, load_study
+from archbench.analysis.report.page import Findings, find, render_page
+from archbench.analysis.speed.rows import load_all_modes
+from archbench.analysis.stats.arms import study_setting
+from archbench.analysis.stats.capacity import capacity_frame
+from archbench.analysis.stats.computed import Computed
+from archbench.analysis.stats.targets.steps_to_loss import with_steps
+from archbench.analysis.stats.warnings import with_warnings
+from archbench.analysis.tables.compute import over_compute
+from archbench.analysis.tables.headings import study_name
+from archbench.analysis.tables.latex import render_latex
+from archbench.analysis.tables.task_grid import grid_markdown, task_grid, terminal_grids
+from archbench.analysis.tables.terminal import grid_parts, wrapped
+from archbench.analysis.tables.text import render_markdown, render_tables, study_text
+from archbench.experiments.config.options import run_command
+from archbench.experiments.runtime.console import table_console
+from archbench.experiments.runtime.errors import nearest
+from archbench.experiments.tracking.results_frame import NEEDED, read_results
 
 NO_CURVES = pd.DataFrame(columns=["path", "kind", "step", "tokens", "flops", "seconds"])
 """The history of a stored frame, which has none."""

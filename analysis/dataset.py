@@ -20,11 +20,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from analysis.files import write
-from experiments.config.options import field_docs, run_command
-from experiments.runtime.errors import DataError
-from experiments.runtime.special_files import check_file
-from experiments.tracking.frame_columns import columns
+from archbench.analysis.files import write
+from archbench.experiments.config.options import field_docs, run_command
+from archbench.experiments.runtime.errors import DataError
+from archbench.experiments.runtime.special_files import check_file
+from archbench.experiments.tracking.frame_columns import columns
 
 NAME, LICENSE = "archbench-results", "apache-2.0"
 DESCRIPTION = (

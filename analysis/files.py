@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from experiments.runtime.atomic_io import unique_name
+from archbench.experiments.runtime.atomic_io import unique_name
 
 
 def write(path: Path, content: str | bytes) -> Path:

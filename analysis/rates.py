@@ -31,10 +31,10 @@ import pandas as pd
 import yaml
 from rich.table import Table
 
-from analysis.files import write
-from analysis.load.scale_order import scale_groups, task_label
-from analysis.load.study import load_history, load_study
-from analysis.stats.learning_rates.choice import (
+from archbench.analysis.files import write
+from archbench.analysis.load.scale_order import scale_groups, task_label
+from archbench.analysis.load.study import load_history, load_study
+from archbench.analysis.stats.learning_rates.choice import (
     MIN_RATES,
     MODEL,
     best_rates,
@@ -44,12 +44,12 @@ from analysis.stats.learning_rates.choice import (
     rate_table,
     runs_of,
 )
-from analysis.stats.learning_rates.settings_grid import GROUP, grid_table
-from analysis.stats.warnings import condition_warnings
-from experiments.config.options import run_command
-from experiments.config.study import typed_command
-from experiments.runtime.child_processes import run_python
-from experiments.runtime.console import plain_table, plural, print_tables
+from archbench.analysis.stats.learning_rates.settings_grid import GROUP, grid_table
+from archbench.analysis.stats.warnings import condition_warnings
+from archbench.experiments.config.options import run_command
+from archbench.experiments.config.study import typed_command
+from archbench.experiments.runtime.child_processes import run_python
+from archbench.experiments.runtime.console import plain_table, plural, print_tables
 
 MAX_ROUNDS = 8
 """Rounds of a search: four decades. An optimum further out is a mistake somewhere else."""
@@ -195,7 +195,7 @@ def extend(config: RatesConfig) -> None:
             return
         for overrides in joined([extension(arm, rates) for _, arm in searching.iterrows()]):
             print(f"extending: {typed_command('train', *overrides)}", flush=True)
-            code = run_python(["-m", "experiments.train", *overrides]).returncode
+            code = run_python(["-m", "archbench.experiments.train", *overrides]).returncode
             if code not in (0, DIVERGED):
                 raise ValueError(f"the command above ended with exit code {code}: see its message")
     raise ValueError(f"study={config.study}: still searching after {MAX_ROUNDS} rounds: look at its runs")

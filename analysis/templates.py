@@ -6,7 +6,7 @@ from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from experiments.runtime.streams import printable
+from archbench.experiments.runtime.streams import printable
 
 
 def environment(folder: Path) -> Environment:

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
-from architectures.decoding_state import DecodingState
+from archbench.architectures.decoding_state import DecodingState
 
 
 @dataclass(frozen=True, kw_only=True)

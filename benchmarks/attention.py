@@ -22,9 +22,9 @@ import torch
 from machine import Page, add_outputs, as_markdown, machine_line, read_arguments, settle
 from torch import Tensor
 
-from architectures.kernels.attention import blockwise
-from architectures.kernels.cpu.transformer_ops import cpp_attention, seen_keys
-from architectures.layers.attention.functional import Scores, attend, attention_mask
+from archbench.architectures.kernels.attention import blockwise
+from archbench.architectures.kernels.cpu.transformer_ops import cpp_attention, seen_keys
+from archbench.architectures.layers.attention.functional import Scores, attend, attention_mask
 
 WARM = 2
 """Turns of each that come first and are not counted."""

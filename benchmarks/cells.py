@@ -54,7 +54,7 @@ def child() -> None:
     """``python benchmarks/cells.py --child FOLDER OVERRIDES``: a sweep that records times of events."""
     folder = Path(sys.argv[2])
     sys.argv = [sys.argv[0], *sys.argv[3:]]
-    from experiments.config.hydra_app import start
+    from archbench.experiments.config.hydra_app import start
 
     start(_Noting(str(folder)))
 
@@ -66,9 +66,9 @@ class _Noting:
         self.folder = folder
 
     def __call__(self, cfg: Any) -> float:
-        from experiments.train import train
-        from experiments.training.evaluator import Evaluator
-        from experiments.training.trainer import Trainer
+        from archbench.experiments.train import train
+        from archbench.experiments.training.evaluator import Evaluator
+        from archbench.experiments.training.trainer import Trainer
 
         spent: dict[str, list[list[float]]] = {"_step": [], "evaluate": []}
         owners: dict[str, type[Any]] = {"_step": Trainer, "evaluate": Evaluator}

@@ -27,11 +27,11 @@ from peer_configs import Shape
 from peer_models import make_pair
 from torch import Tensor
 
-from architectures.backbones.decoder import Decoder, DecoderConfig
-from experiments.benchmark.timing import memory_rate, quartiles
-from experiments.data.tokenizers.vocabulary import Vocabulary
-from experiments.objectives.decoding.prefill import PrefillState
-from experiments.objectives.decoding.sampling import GREEDY, generate
+from archbench.architectures.backbones.decoder import Decoder, DecoderConfig
+from archbench.experiments.benchmark.timing import memory_rate, quartiles
+from archbench.experiments.data.tokenizers.vocabulary import Vocabulary
+from archbench.experiments.objectives.decoding.prefill import PrefillState
+from archbench.experiments.objectives.decoding.sampling import GREEDY, generate
 
 FAMILIES = ("decoder", "gpt2", "encoder_decoder", "moe", "mamba", "mamba2")
 SPECIAL = 4

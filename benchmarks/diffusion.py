@@ -32,9 +32,8 @@ STEPS = (16, 8, 4, 2, 1)
 
 
 def command(module: str, *words: str) -> None:
-    subprocess.run(
-        [sys.executable, "-m", f"experiments.{module}", *words], check=True, stdout=subprocess.DEVNULL
-    )
+    started = [sys.executable, "-m", f"archbench.experiments.{module}", *words]
+    subprocess.run(started, check=True, stdout=subprocess.DEVNULL)
 
 
 def train(backbone: str, args: argparse.Namespace, runs: Path) -> Path:

@@ -91,13 +91,13 @@ def work(overrides: list[str]) -> dict[str, float]:
     from hydra.core.hydra_config import HydraConfig
     from omegaconf import OmegaConf
 
-    import experiments.run.run as execution
-    from experiments.config import CONF
-    from experiments.config.sections import read_sections
-    from experiments.run.settings import read_settings
-    from experiments.training.evaluator import Evaluator
-    from experiments.training.parallel import collectives
-    from experiments.training.trainer import Trainer
+    import archbench.experiments.run.run as execution
+    from archbench.experiments.config import CONF
+    from archbench.experiments.config.sections import read_sections
+    from archbench.experiments.run.settings import read_settings
+    from archbench.experiments.training.evaluator import Evaluator
+    from archbench.experiments.training.parallel import collectives
+    from archbench.experiments.training.trainer import Trainer
 
     peaks: dict[str, float] = {}
 

@@ -31,9 +31,9 @@ def first_step(checkout: Path, backbone: str) -> float:
         overrides = [*WORDS, f"backbone={backbone}", f"runs={folder}"]
         begin, output = time.perf_counter(), ""
         with subprocess.Popen(
-            [sys.executable, "-m", "experiments.train", *overrides],
+            [sys.executable, "-m", "archbench.experiments.train", *overrides],
             cwd=checkout,
-            env=os.environ | {"PYTHONPATH": str(checkout)},
+            env=os.environ | {"PYTHONPATH": f"{checkout}/src"},
             text=True,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

@@ -32,8 +32,8 @@ import matplotlib as mpl
 from machine import Page, as_markdown, processor_folder
 from measured_goals import DENSE, FAMILIES, Goal, all_goals
 
-from architectures.kernels.cpu import instruction_sets
-from architectures.kernels.cpu.instruction_sets import NATIVE
+from archbench.architectures.kernels.cpu import instruction_sets
+from archbench.architectures.kernels.cpu.instruction_sets import NATIVE
 
 HERE = Path(__file__).parent
 BOTH = ("--precision", "fp32", "bf16")

@@ -13,4 +13,4 @@ if [ -z "${PYTHON:-}" ]; then
     if [ -x "$root/.venv/bin/python" ]; then PYTHON=$root/.venv/bin/python; else PYTHON=python3; fi
 fi
 trap '' INT # until gpu.py handles Ctrl-C: the interpreter would print a traceback
-PYTHONPATH="$root${PYTHONPATH:+:$PYTHONPATH}" exec "$PYTHON" "$root/benchmarks/gpu.py" "$@"
+PYTHONPATH="$root/src:$root${PYTHONPATH:+:$PYTHONPATH}" exec "$PYTHON" "$root/benchmarks/gpu.py" "$@"

@@ -17,10 +17,10 @@ import torch
 from gpu_train import SIZES, TINY, Size, maker
 from torch import Tensor
 
-from architectures.backbone import Backbone
-from architectures.decoding_state import DecodingState
-from experiments.benchmark.timing import Stopwatch
-from experiments.objectives.decoding.steps import StaticDecoder
+from archbench.architectures.backbone import Backbone
+from archbench.architectures.decoding_state import DecodingState
+from archbench.experiments.benchmark.timing import Stopwatch
+from archbench.experiments.objectives.decoding.steps import StaticDecoder
 
 FAMILIES = ("decoder", "mamba", "mamba2")
 BATCHES = (1, 8, 64)

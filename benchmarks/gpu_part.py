@@ -20,8 +20,8 @@ from gpu_decode import decode_cells
 from gpu_scan import scan_cells, warm_cells
 from gpu_train import mfu_cells, moe_cells
 
-from experiments.benchmark import timing
-from experiments.benchmark.timing import matmul_rate, memory_rate
+from archbench.experiments.benchmark import timing
+from archbench.experiments.benchmark.timing import matmul_rate, memory_rate
 
 Cell = tuple[dict[str, Any], Callable[[], dict[str, Any]]]
 """Columns that identify a row, and the function that measures it."""

@@ -14,11 +14,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from architectures.kernels.backend import PACKAGES, import_problem
-from architectures.layers.context import Context
-from architectures.mixers.mamba import SelectiveConfig, SelectiveSSM
-from architectures.mixers.mamba2 import SSD, SSDConfig
-from experiments.benchmark.timing import Stopwatch
+from archbench.architectures.kernels.backend import PACKAGES, import_problem
+from archbench.architectures.layers.context import Context
+from archbench.architectures.mixers.mamba import SelectiveConfig, SelectiveSSM
+from archbench.architectures.mixers.mamba2 import SSD, SSDConfig
+from archbench.experiments.benchmark.timing import Stopwatch
 
 LAYERS = ("mamba", "mamba2")
 PATHS = ("torch", "mamba_ssm")

@@ -15,20 +15,20 @@ from typing import Any, NamedTuple
 import torch
 import torch.nn.functional as F
 
-from architectures.backbone import Backbone
-from architectures.backbones.decoder import Decoder, DecoderConfig
-from architectures.backbones.encoder import Encoder, EncoderConfig
-from architectures.backbones.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
-from architectures.backbones.mamba import Mamba, MambaConfig
-from architectures.backbones.mamba2 import Mamba2, Mamba2Config
-from architectures.backbones.masked_diffusion import MaskedDiffusion, MaskedDiffusionConfig
-from architectures.backbones.moe import MoE, MoEConfig
-from architectures.backbones.stack import Stack
-from architectures.kernels.backend import import_problem
-from architectures.layers.attention.config import AttentionConfig
-from architectures.layers.moe.config import ExpertsConfig
-from experiments.benchmark.timing import Stopwatch
-from experiments.training.parallel.block_wrapping import check_compiler, compile_block
+from archbench.architectures.backbone import Backbone
+from archbench.architectures.backbones.decoder import Decoder, DecoderConfig
+from archbench.architectures.backbones.encoder import Encoder, EncoderConfig
+from archbench.architectures.backbones.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
+from archbench.architectures.backbones.mamba import Mamba, MambaConfig
+from archbench.architectures.backbones.mamba2 import Mamba2, Mamba2Config
+from archbench.architectures.backbones.masked_diffusion import MaskedDiffusion, MaskedDiffusionConfig
+from archbench.architectures.backbones.moe import MoE, MoEConfig
+from archbench.architectures.backbones.stack import Stack
+from archbench.architectures.kernels.backend import import_problem
+from archbench.architectures.layers.attention.config import AttentionConfig
+from archbench.architectures.layers.moe.config import ExpertsConfig
+from archbench.experiments.benchmark.timing import Stopwatch
+from archbench.experiments.training.parallel.block_wrapping import check_compiler, compile_block
 
 Make = Callable[[], Backbone]
 

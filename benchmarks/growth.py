@@ -18,15 +18,15 @@ import torch
 from machine import Page, as_markdown
 from torch import Tensor
 
-from architectures.backbone import Backbone
-from architectures.backbones.decoder import Decoder, DecoderConfig
-from architectures.backbones.linear_attention import GLA, DeltaNet, DeltaNetConfig, GLAConfig
-from architectures.backbones.mamba import Mamba, MambaConfig
-from architectures.backbones.mamba2 import Mamba2, Mamba2Config
-from architectures.backbones.s4 import S4, S4Config
-from architectures.backbones.stack import Stack, StackConfig
-from architectures.decoding_state import DecodingState
-from architectures.layers.context import Context
+from archbench.architectures.backbone import Backbone
+from archbench.architectures.backbones.decoder import Decoder, DecoderConfig
+from archbench.architectures.backbones.linear_attention import GLA, DeltaNet, DeltaNetConfig, GLAConfig
+from archbench.architectures.backbones.mamba import Mamba, MambaConfig
+from archbench.architectures.backbones.mamba2 import Mamba2, Mamba2Config
+from archbench.architectures.backbones.s4 import S4, S4Config
+from archbench.architectures.backbones.stack import Stack, StackConfig
+from archbench.architectures.decoding_state import DecodingState
+from archbench.architectures.layers.context import Context
 
 GROWTH_LENGTHS = (512, 1024, 2048, 4096, 8192)
 CONTEXTS = (512, 2048, 8192, 32768)

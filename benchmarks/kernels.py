@@ -1,7 +1,7 @@
 """Times each C++ kernel and PyTorch's operations, in processor time: the source of ``where.py``.
 
 python benchmarks/kernels.py --output benchmarks/results/kernels.md
-python -m architectures.kernels.cpu.instruction_sets avx2 python benchmarks/kernels.py
+python -m archbench.architectures.kernels.cpu.instruction_sets avx2 python benchmarks/kernels.py
 
 Both run in turns in one process, in alternating order; the first turns are not counted. The page gives the
 speed-up of the kernel, as the median of the ratios over the turns, and their quartiles: for
@@ -19,9 +19,9 @@ from typing import Any
 import torch
 from machine import Page, add_outputs, as_markdown, machine_line, read_arguments, settle
 
-from architectures.kernels.cpu import where
-from experiments.benchmark.timing import quartiles
-from experiments.runtime.kernel_choice import (
+from archbench.architectures.kernels.cpu import where
+from archbench.experiments.benchmark.timing import quartiles
+from archbench.experiments.runtime.kernel_choice import (
     Case,
     activation_case,
     attention_case,

@@ -29,12 +29,12 @@ import torch
 from machine import Page, as_markdown, machine_line
 from overhead import compose
 
-from analysis.load.cache import NAME
-from analysis.load.study import load_history, load_study
-from experiments.runtime.run_status import RunStatus
-from experiments.tasks.metrics import Metric, Reference
-from experiments.tracking.provenance import provenance
-from experiments.tracking.run_files import (
+from archbench.analysis.load.cache import NAME
+from archbench.analysis.load.study import load_history, load_study
+from archbench.experiments.runtime.run_status import RunStatus
+from archbench.experiments.tasks.metrics import Metric, Reference
+from archbench.experiments.tracking.provenance import provenance
+from archbench.experiments.tracking.run_files import (
     DataSource,
     MatchedSize,
     ParameterCounts,
@@ -42,7 +42,7 @@ from experiments.tracking.run_files import (
     RunResult,
     TrainingSummary,
 )
-from experiments.tracking.run_folder import RunFolder
+from archbench.experiments.tracking.run_folder import RunFolder
 
 STUDY = "many"
 BACKBONES = ("decoder", "mamba", "s4", "moe")

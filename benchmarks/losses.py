@@ -18,10 +18,10 @@ import torch
 from machine import as_markdown, machine_line, settle
 from overhead import compose
 
-from experiments.run.plan import plan
-from experiments.run.run import build_model
-from experiments.training.loss import Loss
-from experiments.training.optimizer_step import set_learning_rate
+from archbench.experiments.run.plan import plan
+from archbench.experiments.run.run import build_model
+from archbench.experiments.training.loss import Loss
+from archbench.experiments.training.optimizer_step import set_learning_rate
 
 FAMILIES = (
     "decoder",

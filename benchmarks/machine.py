@@ -15,8 +15,8 @@ from typing import Any
 
 import torch
 
-from architectures.kernels.cpu import instruction_sets
-from experiments.runtime.memory import keep_freed_memory
+from archbench.architectures.kernels.cpu import instruction_sets
+from archbench.experiments.runtime.memory import keep_freed_memory
 
 
 def settle(threads: int) -> None:

@@ -20,9 +20,9 @@ import pyarrow.parquet
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from experiments.data.counter_rng import bits
-from experiments.data.python_docs import embedded_documents
-from experiments.runtime.seeds import stream
+from archbench.experiments.data.counter_rng import bits
+from archbench.experiments.data.python_docs import embedded_documents
+from archbench.experiments.runtime.seeds import stream
 
 CONFIG = "sample-10BT"
 README = f"""---

@@ -37,7 +37,7 @@ def train(backbone: str, task: str, *more: str) -> None:
     from machine import settle
     from overhead import NEVER, Harness, compose, plan, silence
 
-    from architectures.kernels import pointwise  # also of that checkout
+    from archbench.architectures.kernels import pointwise  # also of that checkout
 
     settle(1)
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
@@ -63,7 +63,7 @@ class Trained:
         self.process = subprocess.Popen(
             [sys.executable, __file__, "--train", backbone, task, *overrides],
             cwd=checkout,
-            env=os.environ | {"PYTHONPATH": str(checkout)},
+            env=os.environ | {"PYTHONPATH": f"{checkout}/src"},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

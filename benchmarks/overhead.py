@@ -37,23 +37,23 @@ from hydra.core.hydra_config import HydraConfig
 from machine import Page, add_outputs, as_markdown, machine_line, read_arguments, settle
 from omegaconf import OmegaConf
 
-from experiments.config import CONF
-from experiments.config.schema import TrainerConfig
-from experiments.config.sections import read_sections
-from experiments.objectives.objective import View
-from experiments.run.plan import Plan, plan
-from experiments.run.result_parts import planned_result
-from experiments.run.run import build, build_model
-from experiments.run.settings import Settings, read_settings
-from experiments.runtime.console import Console
-from experiments.runtime.preemption import Interruptions
-from experiments.runtime.run_lock import RunLock
-from experiments.runtime.watchdog import Watchdog
-from experiments.tracking.run_folder import RunFolder
-from experiments.tracking.tracker import RunIdentity, derived, open_tracker
-from experiments.training.optimizer_step import set_learning_rate
-from experiments.training.parallel.device_mesh import ParallelDims
-from experiments.training.trainer import Trainer
+from archbench.experiments.config import CONF
+from archbench.experiments.config.schema import TrainerConfig
+from archbench.experiments.config.sections import read_sections
+from archbench.experiments.objectives.objective import View
+from archbench.experiments.run.plan import Plan, plan
+from archbench.experiments.run.result_parts import planned_result
+from archbench.experiments.run.run import build, build_model
+from archbench.experiments.run.settings import Settings, read_settings
+from archbench.experiments.runtime.console import Console
+from archbench.experiments.runtime.preemption import Interruptions
+from archbench.experiments.runtime.run_lock import RunLock
+from archbench.experiments.runtime.watchdog import Watchdog
+from archbench.experiments.tracking.run_folder import RunFolder
+from archbench.experiments.tracking.tracker import RunIdentity, derived, open_tracker
+from archbench.experiments.training.optimizer_step import set_learning_rate
+from archbench.experiments.training.parallel.device_mesh import ParallelDims
+from archbench.experiments.training.trainer import Trainer
 
 NEVER = 10**9
 WARM = 3

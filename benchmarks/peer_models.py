@@ -19,11 +19,11 @@ import torch.nn.functional as F
 from peer_configs import FAMILIES, Shape
 from torch import Tensor, nn
 
-from architectures.backbone import Backbone
-from architectures.kernels.pointwise import cross_entropy
-from architectures.layers.block import Block
-from architectures.pretrained import load_folder
-from experiments.training.parallel.block_wrapping import compile_block
+from archbench.architectures.backbone import Backbone
+from archbench.architectures.kernels.pointwise import cross_entropy
+from archbench.architectures.layers.block import Block
+from archbench.architectures.pretrained import load_folder
+from archbench.experiments.training.parallel.block_wrapping import compile_block
 
 TOLERANCE = 1e-4
 """Largest difference of two logits that are meant to be equal, over the largest logit."""

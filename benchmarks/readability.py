@@ -75,7 +75,7 @@ def print_first_step() -> None:
         sys.argv = ["train", *WORDS, f"runs={runs}"]
         threading.setprofile(note)
         sys.setprofile(note)
-        runpy.run_module("experiments.train", run_name="__main__")
+        runpy.run_module("archbench.experiments.train", run_name="__main__")
 
 
 def first_step() -> tuple[list[str], list[str], list[str]]:
@@ -125,7 +125,7 @@ def read_extended(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the values of a YAML file, and those that it extends."""
     from omegaconf import OmegaConf
 
-    from experiments.config.yaml_files import config_defaults
+    from archbench.experiments.config.yaml_files import config_defaults
 
     own: Any = OmegaConf.to_container(OmegaConf.load(path))
     parents = [name.partition("@")[0] for name in own.pop("defaults", []) if isinstance(name, str)]
@@ -166,7 +166,7 @@ def main() -> None:
         rows.append(["own stack frames inside optimizer.step", depth])
         rows.append(["own modules (lines) imported to train Mamba on recall", size])
         rows.append(["files executed to the first optimizer step", f"{len(files)}"])
-    from experiments.cli import NAMES
+    from archbench.experiments.cli import NAMES
 
     lines, count, median, private, single = functions()
     untyped = sum(len(re.findall(r"dict\[str, Any\]", text)) for _, text in sources(*PRODUCT))

@@ -27,10 +27,10 @@ from growth import CONTEXTS, FAMILIES, GROWTH_LENGTHS, report_growth
 from machine import Page, add_outputs, as_markdown, machine_line, read_arguments, settle
 from torch import Tensor, nn
 
-from architectures.kernels.backend import SCAN_PATHS
-from architectures.layers.context import Context
-from architectures.mixers.mamba import SelectiveConfig, SelectiveSSM
-from architectures.mixers.mamba2 import SSD, SSDConfig
+from archbench.architectures.kernels.backend import SCAN_PATHS
+from archbench.architectures.layers.context import Context
+from archbench.architectures.mixers.mamba import SelectiveConfig, SelectiveSSM
+from archbench.architectures.mixers.mamba2 import SSD, SSDConfig
 
 SLOW = 512
 """The Mamba of transformers is not run on longer sequences."""

@@ -11,12 +11,12 @@ from pathlib import Path
 import hydra
 from omegaconf import OmegaConf
 
-from experiments.config import CONF
-from experiments.config.structured import component
-from experiments.run.plan import build_task
-from experiments.tasks.long_range import listops, pathfinder
-from experiments.tasks.probes.probe import Probe
-from experiments.tasks.task import Task
+from archbench.experiments.config import CONF
+from archbench.experiments.config.structured import component
+from archbench.experiments.run.plan import build_task
+from archbench.experiments.tasks.long_range import listops, pathfinder
+from archbench.experiments.tasks.probes.probe import Probe
+from archbench.experiments.tasks.task import Task
 
 KINDS = ("single", "multi_key", "multi_value", "variable_tracking")
 CASES = (

@@ -111,7 +111,7 @@ def simulated(count: int, *words: str) -> dict[str, Any]:
         command = [
             sys.executable,
             "-m",
-            "experiments.simulate",
+            "archbench.experiments.simulate",
             f"processes={count}",
             f"output={path}",
         ]

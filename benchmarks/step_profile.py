@@ -28,11 +28,11 @@ from peer_models import make_pair, own_loss, run_ours
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile, record_function
 
-from architectures.backbone import Backbone
-from architectures.backbones.hybrid import Hybrid, HybridConfig
-from architectures.backbones.masked_diffusion import MaskedDiffusion, MaskedDiffusionConfig
-from architectures.backbones.s4 import S4, S4Config
-from architectures.layers.attention.config import AttentionConfig
+from archbench.architectures.backbone import Backbone
+from archbench.architectures.backbones.hybrid import Hybrid, HybridConfig
+from archbench.architectures.backbones.masked_diffusion import MaskedDiffusion, MaskedDiffusionConfig
+from archbench.architectures.backbones.s4 import S4, S4Config
+from archbench.architectures.layers.attention.config import AttentionConfig
 
 FAMILIES = (*PEERS, "s4", "hybrid", "masked_diffusion")
 WARM = 2

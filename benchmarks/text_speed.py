@@ -24,7 +24,7 @@ import numpy as np
 from machine import Page, add_outputs, as_markdown, at_least_one, machine_line, read_arguments, settle
 from overhead import NEVER, Harness, compose, plan, silence, take_turns
 
-from architectures.kernels import pointwise
+from archbench.architectures.kernels import pointwise
 
 BUDGETS = {
     4e10: ("laptop", "a"), 1.3e11: ("laptop", "b"), 4e11: ("laptop", "c"), 1.3e12: ("cpu_text", "d"),

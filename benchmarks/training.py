@@ -29,8 +29,8 @@ from peer_configs import FAMILIES, Shape
 from peer_models import SCORED, SLOW, UNSCORED, Pair, Peer, make_pair
 from torch import Tensor
 
-from architectures.backbones.stack import Stack
-from experiments.benchmark.timing import matmul_rate, quartiles
+from archbench.architectures.backbones.stack import Stack
+from archbench.experiments.benchmark.timing import matmul_rate, quartiles
 
 WARM = 2
 """Rounds that come first and are not counted."""

@@ -19,13 +19,13 @@ import pandas as pd
 import torch
 from sklearn.svm import SVC
 
-from analysis.scaling.__main__ import read_points
-from analysis.scaling.laws import drop_highest, fit_law
-from experiments.config.options import run_command
-from experiments.tasks.long_range import listops
-from experiments.tasks.long_range.images import Images, ImagesConfig
-from experiments.tasks.long_range.listops import ListOps, ListOpsConfig
-from experiments.tracking.provenance import provenance
+from archbench.analysis.scaling.__main__ import read_points
+from archbench.analysis.scaling.laws import drop_highest, fit_law
+from archbench.experiments.config.options import run_command
+from archbench.experiments.tasks.long_range import listops
+from archbench.experiments.tasks.long_range.images import Images, ImagesConfig
+from archbench.experiments.tasks.long_range.listops import ListOps, ListOpsConfig
+from archbench.experiments.tracking.provenance import provenance
 
 OUTLIERS = 5
 """Points of the highest losses that the published refit leaves out."""

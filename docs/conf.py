@@ -15,8 +15,8 @@ sys.path[:0] = [str(HERE), str(HERE.parent)]
 
 from config_reference import write_reference  # noqa: E402
 
-from analysis.board.pages import Board, Page, downloads, pages, read_board  # noqa: E402
-from analysis.files import write  # noqa: E402
+from archbench.analysis.board.pages import Board, Page, downloads, pages, read_board  # noqa: E402
+from archbench.analysis.files import write  # noqa: E402
 
 project = "archbench"
 author = "The archbench authors"

@@ -16,11 +16,11 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from experiments.cli import COMMANDS
-from experiments.config import CONF
-from experiments.config.options import field_docs
-from experiments.config.sections import Sections
-from experiments.tracking.frame_columns import Json, columns
+from archbench.experiments.cli import COMMANDS
+from archbench.experiments.config import CONF
+from archbench.experiments.config.options import field_docs
+from archbench.experiments.config.sections import Sections
+from archbench.experiments.tracking.frame_columns import Json, columns
 
 GROUPS = {"backbone": "Backbones", "objective": "Objectives", "task": "Tasks", "optimizer": "Optimizers"}
 

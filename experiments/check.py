@@ -15,13 +15,19 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from experiments.config.options import run_command
-from experiments.runtime.errors import CheckpointError, ConfigError, DataError, RunError, nearest_folder
-from experiments.runtime.run_lock import writer
-from experiments.runtime.special_files import wrong_kinds
-from experiments.runtime.yaml_state import read_yaml
-from experiments.tracking.run_files import FETCHED, HASHED, TOKENIZER, RunResult, damaged_files
-from experiments.tracking.run_folder import LOST, NO_RUN, RunFolder, StudyFolders
+from archbench.experiments.config.options import run_command
+from archbench.experiments.runtime.errors import (
+    CheckpointError,
+    ConfigError,
+    DataError,
+    RunError,
+    nearest_folder,
+)
+from archbench.experiments.runtime.run_lock import writer
+from archbench.experiments.runtime.special_files import wrong_kinds
+from archbench.experiments.runtime.yaml_state import read_yaml
+from archbench.experiments.tracking.run_files import FETCHED, HASHED, TOKENIZER, RunResult, damaged_files
+from archbench.experiments.tracking.run_folder import LOST, NO_RUN, RunFolder, StudyFolders
 
 REPLACE = "put the file in its place, or remove the run's folder and train it again"
 AGAIN = "remove the run's folder to begin again"
@@ -102,7 +108,7 @@ def _check_run(folder: Path, report: Report) -> set[Path]:
 
 def _check_record(folder: Path, report: Report) -> tuple[RunResult | None, bool]:
     """Check the files other than checkpoints. Return the result, if any, and whether all can be read."""
-    from experiments.run.contradictions import contradictions  # imports torch
+    from archbench.experiments.run.contradictions import contradictions  # imports torch
 
     run = RunFolder(folder)
     try:
@@ -133,8 +139,8 @@ def _check_checkpoints(folder: Path, final: int | None, key: str | None, report:
         final: step of the last checkpoint; None if the run has not ended.
         key: run key; None if its files cannot be read.
     """
-    from experiments.run.model_files import RECORD, foreign, read_model_spec, retraining, rewriting
-    from experiments.training.checkpoints.checkpoint import broken, committed, place
+    from archbench.experiments.run.model_files import RECORD, foreign, read_model_spec, retraining, rewriting
+    from archbench.experiments.training.checkpoints.checkpoint import broken, committed, place
 
     checkpoints = committed(folder / "checkpoints")
     if (folder / RECORD).exists():
@@ -168,7 +174,7 @@ def _check_saved(folder: Path, final: int | None, report: Report) -> None:
     Args:
         final: step of the last checkpoint; None if the run has not ended. Then the file may be older.
     """
-    from experiments.training.checkpoints.checkpoint import SAVED, newest_step, saved_step
+    from archbench.experiments.training.checkpoints.checkpoint import SAVED, newest_step, saved_step
 
     path, newest = folder / SAVED, newest_step(folder / "checkpoints")
     remedy = f'write {{"step": {newest}}} into it, as of the newest checkpoint'
@@ -208,8 +214,8 @@ def _check_config(folder: Path, report: Report) -> set[Path]:
 
 def _check_cache(cache: Path, report: Report) -> None:
     """Check the token files of a folder of prepared data."""
-    from experiments.data.token_file import read_meta, verify  # imports torch
-    from experiments.data.token_writer import META
+    from archbench.experiments.data.token_file import read_meta, verify  # imports torch
+    from archbench.experiments.data.token_writer import META
 
     for folder in sorted({path.parent for path in [*cache.glob(f"*/{META}"), *cache.glob("*/*.bin")]}):
         if folder.name.startswith("."):

@@ -1,14 +1,13 @@
 """The console command ``archbench``: one name for every entry point.
 
-    archbench train backbone=mamba task=recall     is python -m experiments.train backbone=mamba task=recall
-    archbench compare study=compare                is python -m analysis.compare study=compare
+    archbench train backbone=mamba     is python -m archbench.experiments.train backbone=mamba
+    archbench compare study=compare    is python -m archbench.analysis.compare study=compare
 
 Modules are named here as strings and imported only when they are run, so that help is printed at once.
 """
 
 from __future__ import annotations
 
-import importlib
 import importlib.metadata
 import os
 import re
@@ -17,13 +16,12 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from architectures.nearest_name import nearest_name
-from experiments.runtime.errors import ConfigError, nearest
-from experiments.runtime.imports import check_one_root
-from experiments.runtime.machine import ensure_home
-from experiments.runtime.preemption import ends_at_signals
-from experiments.runtime.special_files import refuse_pipes
-from experiments.runtime.streams import guard_streams
+from archbench.architectures.nearest_name import nearest_name
+from archbench.experiments.runtime.errors import ConfigError, nearest
+from archbench.experiments.runtime.machine import ensure_home
+from archbench.experiments.runtime.preemption import ends_at_signals
+from archbench.experiments.runtime.special_files import refuse_pipes
+from archbench.experiments.runtime.streams import guard_streams
 
 COMMANDS = {
     "Train and use models": {
@@ -98,7 +96,7 @@ COMMANDS = {
 }
 """By heading of the help: command, module and purpose. A subcommand is a command of two parts."""
 
-MODULES = {name: module for group in COMMANDS.values() for name, (module, _) in group.items()}
+MODULES = {name: f"archbench.{module}" for group in COMMANDS.values() for name, (module, _) in group.items()}
 NAMES = list(dict.fromkeys(name.partition(" ")[0] for name in MODULES))
 """The commands without subcommands."""
 OPTIONS = ("--help", "--version")
@@ -141,11 +139,8 @@ def main() -> None:
         return
     try:
         name, sys.argv[1:] = find_command(arguments)
-        check_one_root()
     except ConfigError as error:
         _fail(f"error: {error}")
-    for package in ("architectures", "analysis", "slurm"):
-        importlib.import_module(package)  # before an analysis.py of the user could be imported
     sys.path.append(os.getcwd())  # for classes of the user, after all libraries
     os.environ["PYTHONSAFEPATH"] = "1"  # the same order in the processes that this one starts
     runpy.run_module(MODULES[name], run_name="__main__", alter_sys=True)

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
-from experiments.config.options import run_command
+from archbench.experiments.config.options import run_command
 
 NEEDED = (
     "torch",
@@ -75,7 +75,7 @@ def _kernel_problem(module: str) -> str:
     """Return why the kernels of a package cannot be called; empty if they can."""
     if module not in ("mamba_ssm", "fla"):
         return ""
-    from architectures.kernels import backend, fla
+    from archbench.architectures.kernels import backend, fla
 
     return backend.import_problem() if module == "mamba_ssm" else fla.import_problem()
 
@@ -83,9 +83,9 @@ def _kernel_problem(module: str) -> str:
 def _machine() -> Iterator[tuple[str, str]]:
     import torch
 
-    from architectures.kernels.cpu.build import problem
-    from experiments.runtime.machine import free_memory, total_memory, usable_cores
-    from experiments.runtime.memory import allocator_problem
+    from archbench.architectures.kernels.cpu.build import problem
+    from archbench.experiments.runtime.machine import free_memory, total_memory, usable_cores
+    from archbench.experiments.runtime.memory import allocator_problem
 
     yield "ok", f"{usable_cores()} CPU cores, {torch.get_num_threads()} threads of PyTorch"
     try:
@@ -110,8 +110,8 @@ def _machine() -> Iterator[tuple[str, str]]:
 
 
 def _kernels() -> Iterator[tuple[str, str]]:
-    from architectures.kernels.cpu import build, where
-    from experiments.runtime.kernel_choice import measure_unless_known
+    from archbench.architectures.kernels.cpu import build, where
+    from archbench.experiments.runtime.kernel_choice import measure_unless_known
 
     name = build.instruction_set()
     if name in where.SMALLEST:
@@ -145,7 +145,7 @@ def _services() -> Iterator[tuple[str, str]]:
         yield "ok", f"SLURM: {shutil.which('sbatch')}{accounts}"
     else:
         yield "--", "no SLURM: archbench slurm submit needs sbatch and squeue on the path"
-    from experiments.tracking.wandb import signed_in
+    from archbench.experiments.tracking.wandb import signed_in
 
     remedy = "so tracking=wandb cannot upload: wandb login, or tracking=wandb_offline"
     try:

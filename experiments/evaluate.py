@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import sys
 
-from experiments.config.hydra_app import start
+from archbench.experiments.config.hydra_app import start
 
-if __name__ == "__main__":  # before the imports below: see experiments.config.hydra_app
-    start("experiments.evaluate.evaluate", "evaluate")
+if __name__ == "__main__":  # before the imports below: see archbench.experiments.config.hydra_app
+    start("archbench.experiments.evaluate.evaluate", "evaluate")
     sys.exit()
 
 import math
@@ -24,30 +24,35 @@ from pathlib import Path
 
 from omegaconf import DictConfig
 
-from experiments.config.schema import DeviceConfig
-from experiments.config.sections import plain_tree
-from experiments.config.structured import component, typed
-from experiments.data.corpus import SPLITS
-from experiments.data.local_files import decode_utf8
-from experiments.evaluation.measure import measure
-from experiments.evaluation.perplexity import nats_by_position, nats_by_recall, strided_perplexity, text_rates
-from experiments.objectives.objective import Objective
-from experiments.run.load_model import (
+from archbench.experiments.config.schema import DeviceConfig
+from archbench.experiments.config.sections import plain_tree
+from archbench.experiments.config.structured import component, typed
+from archbench.experiments.data.corpus import SPLITS
+from archbench.experiments.data.local_files import decode_utf8
+from archbench.experiments.evaluation.measure import measure
+from archbench.experiments.evaluation.perplexity import (
+    nats_by_position,
+    nats_by_recall,
+    strided_perplexity,
+    text_rates,
+)
+from archbench.experiments.objectives.objective import Objective
+from archbench.experiments.run.load_model import (
     LoadedModel,
     UnmaskingOverrides,
     load_model,
     override_unmasking,
     read_run,
 )
-from experiments.run.model_files import is_run_folder
-from experiments.run.plan import build_task
-from experiments.runtime.atomic_io import write_json
-from experiments.runtime.console import plus_minus
-from experiments.runtime.device import configure_process, torch_device
-from experiments.runtime.errors import ConfigError, nearest
-from experiments.runtime.special_files import check_file
-from experiments.tasks.metrics import Metric
-from experiments.tasks.task import Task
+from archbench.experiments.run.model_files import is_run_folder
+from archbench.experiments.run.plan import build_task
+from archbench.experiments.runtime.atomic_io import write_json
+from archbench.experiments.runtime.console import plus_minus
+from archbench.experiments.runtime.device import configure_process, torch_device
+from archbench.experiments.runtime.errors import ConfigError, nearest
+from archbench.experiments.runtime.special_files import check_file
+from archbench.experiments.tasks.metrics import Metric
+from archbench.experiments.tasks.task import Task
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -214,7 +219,9 @@ def _evaluate_task(saved: LoadedModel, config: EvaluateConfig) -> None:
 
 def _path_likelihood(saved: LoadedModel) -> Objective:
     """Return the objective that scores by the exact likelihood of the model's sampler. Raises ConfigError."""
-    from experiments.objectives.diffusion.path_likelihood import PathLikelihood  # most models have no path
+    from archbench.experiments.objectives.diffusion.path_likelihood import (
+        PathLikelihood,  # most models have no path
+    )
 
     objective, metric = saved.objective, saved.task.metric
     if not objective.has_unmasking_path:

@@ -13,11 +13,11 @@ from __future__ import annotations
 
 import sys
 
-from experiments.config.hydra_app import literal, start
+from archbench.experiments.config.hydra_app import literal, start
 
-if __name__ == "__main__":  # before the imports below: see experiments.config.hydra_app
+if __name__ == "__main__":  # before the imports below: see archbench.experiments.config.hydra_app
     sys.argv[1:] = literal(sys.argv[1:])
-    start("experiments.export.export", "export")
+    start("archbench.experiments.export.export", "export")
     sys.exit()
 
 import json
@@ -31,16 +31,21 @@ from omegaconf import DictConfig
 from tokenizers import Tokenizer as HFTokenizer
 from tokenizers.processors import TemplateProcessing
 
-from architectures.backbone import Capabilities
-from architectures.pretrained import read_config_json, read_folder_config, save_folder, stored_dtypes
-from architectures.pretrained.hf_config import HFConfig
-from experiments.config.sections import plain_tree
-from experiments.config.structured import typed
-from experiments.data.tokenizers.folder_tokenizer import FolderTokenizer
-from experiments.data.tokenizers.tokenizer import TextTokenizer
-from experiments.data.tokenizers.vocabulary import Vocabulary
-from experiments.run.load_model import LoadedModel, load_model
-from experiments.runtime.errors import CheckpointError, ConfigError, DataError
+from archbench.architectures.backbone import Capabilities
+from archbench.architectures.pretrained import (
+    read_config_json,
+    read_folder_config,
+    save_folder,
+    stored_dtypes,
+)
+from archbench.architectures.pretrained.hf_config import HFConfig
+from archbench.experiments.config.sections import plain_tree
+from archbench.experiments.config.structured import typed
+from archbench.experiments.data.tokenizers.folder_tokenizer import FolderTokenizer
+from archbench.experiments.data.tokenizers.tokenizer import TextTokenizer
+from archbench.experiments.data.tokenizers.vocabulary import Vocabulary
+from archbench.experiments.run.load_model import LoadedModel, load_model
+from archbench.experiments.runtime.errors import CheckpointError, ConfigError, DataError
 
 
 @dataclass(frozen=True, kw_only=True)

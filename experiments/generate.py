@@ -13,11 +13,11 @@ from __future__ import annotations
 
 import sys
 
-from experiments.config.hydra_app import literal, start
+from archbench.experiments.config.hydra_app import literal, start
 
-if __name__ == "__main__":  # before the imports below: see experiments.config.hydra_app
+if __name__ == "__main__":  # before the imports below: see archbench.experiments.config.hydra_app
     sys.argv[1:] = literal(sys.argv[1:])
-    start("experiments.generate.generate", "generate")
+    start("archbench.experiments.generate.generate", "generate")
     sys.exit()
 
 from dataclasses import dataclass, field
@@ -26,30 +26,35 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from experiments.config.schema import DeviceConfig
-from experiments.config.sections import plain_tree
-from experiments.config.structured import typed
-from experiments.data.tokenizers.chat_template import render_messages
-from experiments.data.tokenizers.folder_tokenizer import FolderTokenizer
-from experiments.objectives.decoding.stops import read_stops
-from experiments.objectives.diffusion.unmasking_sampler import UnmaskingObjective
-from experiments.run.generation.request import Request
-from experiments.run.generation.settings import (
+from archbench.experiments.config.schema import DeviceConfig
+from archbench.experiments.config.sections import plain_tree
+from archbench.experiments.config.structured import typed
+from archbench.experiments.data.tokenizers.chat_template import render_messages
+from archbench.experiments.data.tokenizers.folder_tokenizer import FolderTokenizer
+from archbench.experiments.objectives.decoding.stops import read_stops
+from archbench.experiments.objectives.diffusion.unmasking_sampler import UnmaskingObjective
+from archbench.experiments.run.generation.request import Request
+from archbench.experiments.run.generation.settings import (
     BeamOverrides,
     ConstraintOverrides,
     GenerationSettings,
     SamplingOverrides,
     read_generation_settings,
 )
-from experiments.run.generation.writing import (
+from archbench.experiments.run.generation.writing import (
     sample_generator,
     sample_texts,
     search_texts,
     tokens_with_positions,
 )
-from experiments.run.load_model import LoadedModel, UnmaskingOverrides, load_model, override_unmasking
-from experiments.runtime.device import configure_process, inference, torch_device
-from experiments.runtime.errors import ConfigError
+from archbench.experiments.run.load_model import (
+    LoadedModel,
+    UnmaskingOverrides,
+    load_model,
+    override_unmasking,
+)
+from archbench.experiments.runtime.device import configure_process, inference, torch_device
+from archbench.experiments.runtime.errors import ConfigError
 
 REPLACEMENT = "\ufffd"
 """Replaces bytes that are not a complete character."""

@@ -26,22 +26,22 @@ import rich.text
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
-from experiments.config.hydra_app import start
-from experiments.config.options import take_options
-from experiments.config.sections import AXIS_UNITS, read_sections
-from experiments.run.live_view import watch
-from experiments.run.planned import Planned
-from experiments.runtime.console import coloured, count, plain_table, plural, print_tables
-from experiments.runtime.errors import CheckpointError, ConfigError, RunError
-from experiments.runtime.preemption import stops_at_once
-from experiments.runtime.run_status import RunStatus
-from experiments.runtime.secrets import redact
-from experiments.tracking.run_folder import RunFolder
+from archbench.experiments.config.hydra_app import start
+from archbench.experiments.config.options import take_options
+from archbench.experiments.config.sections import AXIS_UNITS, read_sections
+from archbench.experiments.run.live_view import watch
+from archbench.experiments.run.planned import Planned
+from archbench.experiments.runtime.console import coloured, count, plain_table, plural, print_tables
+from archbench.experiments.runtime.errors import CheckpointError, ConfigError, RunError
+from archbench.experiments.runtime.preemption import stops_at_once
+from archbench.experiments.runtime.run_status import RunStatus
+from archbench.experiments.runtime.secrets import redact
+from archbench.experiments.tracking.run_folder import RunFolder
 
 if TYPE_CHECKING:
-    from experiments.run.estimate.tables import Estimated
-    from experiments.run.settings import Settings
-    from experiments.tracking.run_files import PlannedCost
+    from archbench.experiments.run.estimate.tables import Estimated
+    from archbench.experiments.run.settings import Settings
+    from archbench.experiments.tracking.run_files import PlannedCost
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,7 +105,7 @@ def main() -> None:
 def _read(cfg: DictConfig) -> Settings:
     """Return the settings of a run. Raises ConfigError, if possible before torch is imported."""
     sections = read_sections(cfg)
-    from experiments.run.settings import read_settings
+    from archbench.experiments.run.settings import read_settings
 
     return read_settings(sections, untuned=True)
 
@@ -131,9 +131,9 @@ def _collect(cfg: DictConfig) -> None:
     """Add the row of a run: its cost, or the reason why it is rejected. Builds no model."""
     try:
         settings = _read(cfg)
-        from experiments.run.estimate.resources import estimate
-        from experiments.run.estimate.stand_in import with_stand_in
-        from experiments.run.plan import plan
+        from archbench.experiments.run.estimate.resources import estimate
+        from archbench.experiments.run.estimate.stand_in import with_stand_in
+        from archbench.experiments.run.plan import plan
 
         key = f"{settings.cell}-{settings.digest}"
         with stops_at_once():  # it may prepare data
@@ -183,7 +183,7 @@ def _watch(cfg: DictConfig) -> None:
 
 def _status(settings: Settings) -> str:
     """Return ``done``, ``stored``, ``failed: WHY``, ``unreadable: WHY``, ``begun, step N`` or ``missing``."""
-    from experiments.run.skipped_cells import stored_status
+    from archbench.experiments.run.skipped_cells import stored_status
 
     folder = RunFolder(settings.folder)
     try:
@@ -292,7 +292,7 @@ def _resources() -> list[rich.console.RenderableType]:
     """Return memory, hours and disk for GPUs with a known peak."""
     if not _estimated:
         return []
-    from experiments.run.estimate.tables import resource_tables, too_large
+    from archbench.experiments.run.estimate.tables import resource_tables, too_large
 
     estimates = [estimate for _, estimate in _estimated]
     memory, cluster = resource_tables(estimates)

@@ -22,17 +22,17 @@ from typing import TYPE_CHECKING, Any
 
 from omegaconf import DictConfig
 
-from experiments.config.hydra_app import start
-from experiments.config.options import take_options
-from experiments.config.sections import read_sections
-from experiments.runtime.console import clock
-from experiments.runtime.errors import nearest
-from experiments.runtime.machine import usable_cores
-from experiments.runtime.preemption import stops_at_once
+from archbench.experiments.config.hydra_app import start
+from archbench.experiments.config.options import take_options
+from archbench.experiments.config.sections import read_sections
+from archbench.experiments.runtime.console import clock
+from archbench.experiments.runtime.errors import nearest
+from archbench.experiments.runtime.machine import usable_cores
+from archbench.experiments.runtime.preemption import stops_at_once
 
 if TYPE_CHECKING:
-    from experiments.run.settings import Settings
-    from experiments.tasks.text.text import TextConfig
+    from archbench.experiments.run.settings import Settings
+    from archbench.experiments.tasks.text.text import TextConfig
 
 STAGES = ("all", "plan", "parts")
 
@@ -87,7 +87,9 @@ class _Prepared:
     def prepare(self, cfg: DictConfig) -> None:
         """Prepare the data of a run configuration. Raises RunError."""
         sections = read_sections(cfg)
-        from experiments.run.settings import read_settings  # imports torch, which --help does not need
+        from archbench.experiments.run.settings import (
+            read_settings,  # imports torch, which --help does not need
+        )
 
         settings = read_settings(sections, untuned=True)
         for task in (settings.task, *settings.extra_evaluations.values()):
@@ -97,11 +99,11 @@ class _Prepared:
                     self._prepare(settings, task)
 
     def _prepare(self, settings: Settings, task: Any) -> None:
-        from experiments.run.plan import build_task
-        from experiments.tasks.text.text import TextConfig
+        from archbench.experiments.run.plan import build_task
+        from archbench.experiments.tasks.text.text import TextConfig
 
         if isinstance(task, TextConfig) and task.source == "hub":
-            from experiments.data.preparation.part import storage_error
+            from archbench.experiments.data.preparation.part import storage_error
 
             try:
                 self._in_parts(settings.names.task, task)
@@ -115,10 +117,10 @@ class _Prepared:
             print(f"{settings.names.task}: ready; examples: {sizes.replace('None', 'generated')}", flush=True)
 
     def _in_parts(self, name: str, task: TextConfig) -> None:
-        from experiments.data.preparation.merge import merge
-        from experiments.data.preparation.plan import begin
-        from experiments.data.preparation.processes import make_parts
-        from experiments.data.token_file import planned_folder
+        from archbench.experiments.data.preparation.merge import merge
+        from archbench.experiments.data.preparation.plan import begin
+        from archbench.experiments.data.preparation.processes import make_parts
+        from archbench.experiments.data.token_file import planned_folder
 
         source = (task, task.tokenizer, task.num_sentinels, task.cache_dir)
         destination, _ = planned_folder(*source)

@@ -1,6 +1,6 @@
 """``torchrun``, which ends with the exit code of the run.
 
-    archbench train torchrun --nproc-per-node 2 -m experiments.train backbone=decoder parallel=fsdp
+    archbench train torchrun --nproc-per-node 2 -m archbench.experiments.train backbone=decoder parallel=fsdp
 
 ``torchrun`` itself ends with exit code 1 and a traceback, whatever the processes ended with.
 """

@@ -3,7 +3,7 @@
     archbench train backbone=mamba task=recall scale=nano seed=0
     archbench train -m backbone=decoder,mamba seed=0,1,2
     archbench train study=compare
-    archbench train torchrun --nproc-per-node 2 -m experiments.train backbone=decoder parallel=fsdp
+    archbench train torchrun --nproc-per-node 2 -m archbench.experiments.train backbone=decoder parallel=fsdp
 
 A run that is complete, diverged or ran out of memory is not trained again; one that was stopped continues.
 A run of a sweep or a study that is rejected leaves a record, and the remaining ones are trained.
@@ -11,6 +11,7 @@ A run of a sweep or a study that is rejected leaves a record, and the remaining 
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -20,21 +21,20 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig
 
-from experiments.config.hydra_app import Parallel, start
-from experiments.config.sections import read_sections
-from experiments.run.live_view import following
-from experiments.run.planned import Planned
-from experiments.run.skipped_cells import RequestedCell, refuse_uncomposed
-from experiments.run.summary import summary
-from experiments.run.sweep_schedule import RunCost, arrange
-from experiments.runtime.errors import ConfigError, RunError
-from experiments.runtime.imports import uncollected
-from experiments.runtime.machine import process_rank
-from experiments.runtime.preemption import stops_at_once
-from experiments.tracking.run_folder import RunFolder
+from archbench.experiments.config.hydra_app import Parallel, start
+from archbench.experiments.config.sections import read_sections
+from archbench.experiments.run.live_view import following
+from archbench.experiments.run.planned import Planned
+from archbench.experiments.run.skipped_cells import RequestedCell, refuse_uncomposed
+from archbench.experiments.run.summary import summary
+from archbench.experiments.run.sweep_schedule import RunCost, arrange
+from archbench.experiments.runtime.errors import ConfigError, RunError
+from archbench.experiments.runtime.machine import process_rank
+from archbench.experiments.runtime.preemption import stops_at_once
+from archbench.experiments.tracking.run_folder import RunFolder
 
 if TYPE_CHECKING:
-    from experiments.run.settings import Settings
+    from archbench.experiments.run.settings import Settings
 
 
 def train(cfg: DictConfig) -> float:
@@ -45,9 +45,9 @@ def train(cfg: DictConfig) -> float:
             settings = read(cfg)
             requested.forget(settings.folder)
             if not is_stored(settings):
-                from experiments.run.run import run
-                from experiments.runtime.errors import as_run_errors
-                from experiments.training.parallel import collectives
+                from archbench.experiments.run.run import run
+                from archbench.experiments.runtime.errors import as_run_errors
+                from archbench.experiments.training.parallel import collectives
 
                 with as_run_errors(), collectives.left_at_end():
                     run(settings)
@@ -66,10 +66,12 @@ def read(cfg: DictConfig) -> Settings:
             f"a sweep (-m, or a study) with {processes} processes: they train one run together, so start "
             "torchrun for each run"
         )
-    with uncollected():
-        import experiments.run.run  # noqa: F401  # PyTorch and the training loop
-        from experiments.run.settings import read_settings
-
+    gc.disable()  # a tenth of the time of importing PyTorch
+    try:
+        import archbench.experiments.run.run  # noqa: F401  # PyTorch and the training loop
+        from archbench.experiments.run.settings import read_settings
+    finally:
+        gc.enable()
     return read_settings(sections)
 
 
@@ -77,7 +79,7 @@ def cost(cfg: DictConfig) -> RunCost:
     """Return what the run of a configuration takes."""
     try:
         settings = read(cfg)
-        from experiments.run.estimate.run_cost import estimate_cost
+        from archbench.experiments.run.estimate.run_cost import estimate_cost
 
         return estimate_cost(settings)
     except Exception:  # the run itself meets it too, and records it
@@ -112,7 +114,7 @@ def show(costs: Sequence[RunCost], runs: Sequence[Sequence[str]]) -> AbstractCon
 
 def is_stored(settings: Settings) -> bool:
     """Return True, and say so, if a frame of results holds the run (``study.stored``)."""
-    from experiments.run.skipped_cells import stored_status
+    from archbench.experiments.run.skipped_cells import stored_status
 
     status = None if RunFolder(settings.folder).has_final_status else stored_status(settings)
     if status is not None:

@@ -7,11 +7,11 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from experiments.runtime.errors import ConfigError, RunError
-from slurm.cluster import ClusterConfig
+from archbench.experiments.runtime.errors import ConfigError, RunError
+from archbench.slurm.cluster import ClusterConfig
 
 if TYPE_CHECKING:  # imports torch, which would slow down --help
-    from experiments.run.settings import Settings
+    from archbench.experiments.run.settings import Settings
 
 TIME = re.compile(r"(?:(?P<days>\d+)-)?(?P<first>\d+)(?::(?P<second>\d+))?(?::(?P<third>\d+))?")
 """A time limit in sbatch's formats: minutes, MM:SS, HH:MM:SS, D-HH, D-HH:MM, D-HH:MM:SS."""
@@ -107,9 +107,9 @@ def _planned_time(settings: Settings, processes: int) -> str | None:
     """Return the time limit of the plan; None if the device's peak is not set, or planning fails here."""
     if settings.device.peak_flops is None:
         return None
-    from experiments.run.estimate.resources import estimate
-    from experiments.run.estimate.stand_in import with_stand_in
-    from experiments.run.plan import plan
+    from archbench.experiments.run.estimate.resources import estimate
+    from archbench.experiments.run.estimate.stand_in import with_stand_in
+    from archbench.experiments.run.plan import plan
 
     try:
         priced, _ = with_stand_in(settings)

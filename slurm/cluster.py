@@ -9,8 +9,8 @@ from pathlib import Path
 
 from omegaconf import OmegaConf
 
-from experiments.config.structured import typed
-from experiments.runtime.errors import ConfigError
+from archbench.experiments.config.structured import typed
+from archbench.experiments.runtime.errors import ConfigError
 
 CLUSTER = "slurm/cluster.env"
 """Default path of the file."""

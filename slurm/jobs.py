@@ -11,12 +11,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from experiments.config.study import typed_command
-from experiments.runtime.errors import RunError
-from slurm.allocation import Allocation, minutes
-from slurm.cluster import CLUSTER, ClusterConfig
-from slurm.queue import call
-from slurm.submission import StudyRun, job_name
+from archbench.experiments.config.study import typed_command
+from archbench.experiments.runtime.errors import RunError
+from archbench.slurm.allocation import Allocation, minutes
+from archbench.slurm.cluster import CLUSTER, ClusterConfig
+from archbench.slurm.queue import call
+from archbench.slurm.submission import StudyRun, job_name
 
 REFERENCE = re.compile(r"\$(\w+)")
 """Placeholder for the id of an earlier job in the dependencies of a later one."""
@@ -55,7 +55,7 @@ def commands(
         cluster: the cluster's file.
         folder: folder of the submission, ``runs/STUDY/slurm/ID``.
         runs: runs of the study; those with an array task are submitted.
-        arguments: arguments of experiments.train for the full study.
+        arguments: arguments of archbench.experiments.train for the full study.
         max_running: maximum number of concurrent tasks of each array; None for no limit.
     """
     study, base = folder.parents[1], ["sbatch", "--parsable", *cluster.common_options()]
@@ -64,7 +64,7 @@ def commands(
     jobs = {
         "prepare": [
             *base, f"--job-name={name}-prepare", log_file(folder, "prepare.out"),
-            "slurm/module.sbatch", "experiments.prepare", *arguments,
+            "slurm/module.sbatch", "archbench.experiments.prepare", *arguments,
         ],
     }  # fmt: skip
     groups = by_allocation([run for run in runs if run.task is not None])
@@ -78,7 +78,8 @@ def commands(
     arrays = ":".join(f"${job}" for job in jobs if job != "prepare")
     jobs["analysis"] = [
         *base, f"--job-name={name}-analysis", log_file(folder, "analysis.out"),
-        f"--dependency=afterany:{arrays}", "slurm/module.sbatch", "analysis.compare", f"study={study.name}",
+        f"--dependency=afterany:{arrays}", "slurm/module.sbatch", "archbench.analysis.compare",
+        f"study={study.name}",
         f"runs={study.parent}",
     ]  # fmt: skip
     return jobs

@@ -17,13 +17,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from experiments.config.options import failed, plain_value, shows_help, split_words
-from experiments.prepare import PrepareConfig
-from experiments.runtime.errors import ConfigError, RunError
-from experiments.runtime.secrets import redact
-from experiments.runtime.streams import guard_streams
-from slurm.cluster import ClusterConfig, chosen_cluster
-from slurm.jobs import SubmitOptions, dry_run, log_file, submit_jobs
+from archbench.experiments.config.options import failed, plain_value, shows_help, split_words
+from archbench.experiments.prepare import PrepareConfig
+from archbench.experiments.runtime.errors import ConfigError, RunError
+from archbench.experiments.runtime.secrets import redact
+from archbench.experiments.runtime.streams import guard_streams
+from archbench.slurm.cluster import ClusterConfig, chosen_cluster
+from archbench.slurm.jobs import SubmitOptions, dry_run, log_file, submit_jobs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +64,7 @@ def commands(
         return [
             "sbatch", "--parsable", *cluster.common_options(), f"--job-name=archbench-prepare-{name}",
             log_file(logs, output), "--open-mode=append", *options, "slurm/module.sbatch",
-            "experiments.prepare", *arguments, *stage,
+            "archbench.experiments.prepare", *arguments, *stage,
         ]  # fmt: skip
 
     return {

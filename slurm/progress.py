@@ -6,10 +6,10 @@ import contextlib
 from dataclasses import dataclass
 from pathlib import Path
 
-from experiments.run.live_view import last_rows
-from experiments.runtime.errors import RunError
-from experiments.tracking.run_files import TrainingSummary, TrainRow
-from slurm.submission import StudyRun
+from archbench.experiments.run.live_view import last_rows
+from archbench.experiments.runtime.errors import RunError
+from archbench.experiments.tracking.run_files import TrainingSummary, TrainRow
+from archbench.slurm.submission import StudyRun
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,7 +6,7 @@ import subprocess
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from experiments.runtime.errors import RunError
+from archbench.experiments.runtime.errors import RunError
 
 TIMEOUT = 60.0
 """Seconds to wait for a command of SLURM; a busy controller is slow."""

@@ -30,14 +30,14 @@ from pathlib import Path
 import rich.table
 from rich.markup import escape
 
-from experiments.config.options import run_command
-from experiments.run.skipped_cells import refusals
-from experiments.runtime.console import clock, coloured, count, plain_table, table_console
-from experiments.runtime.errors import ConfigError, nearest, nearest_folder
-from experiments.runtime.run_status import RunStatus
-from slurm.progress import Progress, progress
-from slurm.queue import Task, allocated_seconds, finished_tasks, queued_tasks
-from slurm.submission import StudyRun, submissions
+from archbench.experiments.config.options import run_command
+from archbench.experiments.run.skipped_cells import refusals
+from archbench.experiments.runtime.console import clock, coloured, count, plain_table, table_console
+from archbench.experiments.runtime.errors import ConfigError, nearest, nearest_folder
+from archbench.experiments.runtime.run_status import RunStatus
+from archbench.slurm.progress import Progress, progress
+from archbench.slurm.queue import Task, allocated_seconds, finished_tasks, queued_tasks
+from archbench.slurm.submission import StudyRun, submissions
 
 NOT_RUNNING = ("COMPLETING", "PENDING", "REQUEUED", "REQUEUE_HOLD", "CONFIGURING", "SUSPENDED")
 """States of a queued task in which it does not train."""

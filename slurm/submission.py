@@ -17,12 +17,12 @@ from pathlib import Path
 
 from typing_extensions import TypedDict
 
-from experiments.runtime.errors import CheckpointError, RunError
-from experiments.runtime.json_state import read_json
-from experiments.runtime.run_status import RunStatus
-from experiments.tracking.run_files import RunResult
-from experiments.tracking.run_folder import RunFolder
-from slurm.allocation import Allocation
+from archbench.experiments.runtime.errors import CheckpointError, RunError
+from archbench.experiments.runtime.json_state import read_json
+from archbench.experiments.runtime.run_status import RunStatus
+from archbench.experiments.tracking.run_files import RunResult
+from archbench.experiments.tracking.run_folder import RunFolder
+from archbench.slurm.allocation import Allocation
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +37,7 @@ class StudyRun:
     folder: str
     """The run folder, absolute."""
     words: list[str]
-    """The arguments of experiments.train."""
+    """The arguments of archbench.experiments.train."""
     task: int | None = None
     """Index of the array task that trains it; None if this submission does not."""
     tokens: int | None = None

@@ -20,21 +20,21 @@ from typing import Any
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
-from experiments.config.hydra_app import start
-from experiments.config.options import failed, shows_help, split_words
-from experiments.config.sections import read_sections
-from experiments.config.study import study_command
-from experiments.run.skipped_cells import RequestedCell
-from experiments.runtime.console import plural
-from experiments.runtime.errors import ConfigError, RunError
-from experiments.runtime.run_status import FINAL, RunStatus
-from experiments.runtime.secrets import redact
-from experiments.runtime.streams import guard_streams
-from slurm.allocation import TimeLimits, allocation
-from slurm.cluster import ClusterConfig, chosen_cluster
-from slurm.jobs import SubmitOptions, by_allocation, commands, dry_run, submit_jobs
-from slurm.queue import Task, queued_tasks
-from slurm.submission import StudyRun, new_folder, submissions, write_submission
+from archbench.experiments.config.hydra_app import start
+from archbench.experiments.config.options import failed, shows_help, split_words
+from archbench.experiments.config.sections import read_sections
+from archbench.experiments.config.study import study_command
+from archbench.experiments.run.skipped_cells import RequestedCell
+from archbench.experiments.runtime.console import plural
+from archbench.experiments.runtime.errors import ConfigError, RunError
+from archbench.experiments.runtime.run_status import FINAL, RunStatus
+from archbench.experiments.runtime.secrets import redact
+from archbench.experiments.runtime.streams import guard_streams
+from archbench.slurm.allocation import TimeLimits, allocation
+from archbench.slurm.cluster import ClusterConfig, chosen_cluster
+from archbench.slurm.jobs import SubmitOptions, by_allocation, commands, dry_run, submit_jobs
+from archbench.slurm.queue import Task, queued_tasks
+from archbench.slurm.submission import StudyRun, new_folder, submissions, write_submission
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,8 +98,10 @@ def plan_runs(
     limits = TimeLimits(cluster.time)
 
     def collect(cfg: DictConfig) -> None:
-        from experiments.run.settings import read_settings  # imports torch, which --help need not wait for
-        from experiments.run.skipped_cells import stored_status
+        from archbench.experiments.run.settings import (
+            read_settings,  # imports torch, which --help need not wait for
+        )
+        from archbench.experiments.run.skipped_cells import stored_status
 
         # As typed: ${oc.env:NAME} is read by the job, and its value, which may be a secret, is not written.
         typed_arguments: Any = OmegaConf.to_container(HydraConfig.get().overrides.task, resolve=False)

@@ -1,7 +1,7 @@
 """Program of a SLURM job: trains its runs, forwards signals, and requeues the job after a preemption.
 
-    python -m slurm.work backbone=mamba task=recall          one run, on all processes of the job
-    python -m slurm.work submission=runs/STUDY/slurm/ID   the runs of this array task, concurrently
+    python -m archbench.slurm.work backbone=mamba task=recall          one run, on all processes of the job
+    python -m archbench.slurm.work submission=runs/STUDY/slurm/ID   the runs of this array task, concurrently
 
 Each run is a separate job step (``srun``), so a run that fails or is killed does not affect the
 remaining runs. SLURM may signal a preemption only to steps, not to the batch script. The module
@@ -23,10 +23,10 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from experiments.runtime.errors import CheckpointError, ConfigError, Preempted, RunError
-from experiments.runtime.secrets import redact
-from experiments.runtime.streams import guard_streams
-from slurm.submission import read_submission
+from archbench.experiments.runtime.errors import CheckpointError, ConfigError, Preempted, RunError
+from archbench.experiments.runtime.secrets import redact
+from archbench.experiments.runtime.streams import guard_streams
+from archbench.slurm.submission import read_submission
 
 EXIT_TIMEOUT = 90
 """Seconds within which the processes of a run must exit after the first one: rank 0 writes the result."""
@@ -44,7 +44,7 @@ def step(arguments: Sequence[str], environment: Mapping[str, str], packed: bool)
     command = ["srun", "--kill-on-bad-exit=0", f"--wait={EXIT_TIMEOUT}"]
     if cpus := environment.get("SLURM_CPUS_PER_TASK"):  # srun does not inherit it from the job
         command.append(f"--cpus-per-task={cpus}")
-    train = [sys.executable, "-m", "experiments.train", *arguments]
+    train = [sys.executable, "-m", "archbench.experiments.train", *arguments]
     if packed:
         return [*command, "--nodes=1", "--ntasks=1", "--overlap", *train]
     if processes == 1:

@@ -4,9 +4,9 @@ import functools
 
 from omegaconf import OmegaConf
 
-from architectures.backbone import Backbone
-from experiments.config import CONF
-from experiments.config.structured import load_class
+from archbench.architectures.backbone import Backbone
+from archbench.experiments.config import CONF
+from archbench.experiments.config.structured import load_class
 
 _YAMLS = {path.stem: OmegaConf.load(path) for path in sorted((CONF / "backbone").glob("*.yaml"))}
 SOLVED = [name for name, yaml in _YAMLS.items() if yaml.get("d_model") is None]

@@ -24,7 +24,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-PACKAGES = ("analysis", "architectures", "experiments", "slurm", "tests")
+PACKAGES = ("archbench", "tests")
 FIXED = (
     "OMP_",
     "MKL_",

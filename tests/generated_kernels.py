@@ -24,10 +24,10 @@ import torch
 import torch.nn.functional as F
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from architectures.layers.block import Block
-from experiments.run.plan import plan
-from experiments.run.run import build_model
-from experiments.training.parallel.block_wrapping import compile_block
+from archbench.architectures.layers.block import Block
+from archbench.experiments.run.plan import plan
+from archbench.experiments.run.run import build_model
+from archbench.experiments.training.parallel.block_wrapping import compile_block
 from tests.experiments import commands
 from tests.other_device import moved
 

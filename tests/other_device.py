@@ -35,17 +35,17 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
-from architectures.kernels import backend, fla
-from architectures.kernels.cpu import build as cpu_build
-from architectures.layers.attention import functional
-from experiments.evaluation.measure import measure
-from experiments.objectives.decoding.sampling import SamplingConfig
-from experiments.run import run as run_module
-from experiments.run.plan import plan
-from experiments.runtime.device import inference
-from experiments.runtime.errors import DataError
-from experiments.training.parallel.device_mesh import ParallelDims
-from experiments.training.trainer import Trainer
+from archbench.architectures.kernels import backend, fla
+from archbench.architectures.kernels.cpu import build as cpu_build
+from archbench.architectures.layers.attention import functional
+from archbench.experiments.evaluation.measure import measure
+from archbench.experiments.objectives.decoding.sampling import SamplingConfig
+from archbench.experiments.run import run as run_module
+from archbench.experiments.run.plan import plan
+from archbench.experiments.runtime.device import inference
+from archbench.experiments.runtime.errors import DataError
+from archbench.experiments.training.parallel.device_mesh import ParallelDims
+from archbench.experiments.training.trainer import Trainer
 from tests.experiments import commands
 
 DEVICE = torch.device("meta")  # until it is set up

@@ -15,19 +15,22 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
-from analysis.track.rules import read_track
-from experiments.cli import MODULES, find_command
-from experiments.config import CONF
-from experiments.config.options import typed_words
-from slurm import prepare, submit
+from archbench.analysis.track.rules import read_track
+from archbench.experiments.cli import MODULES, find_command
+from archbench.experiments.config import CONF
+from archbench.experiments.config.options import typed_words
+from archbench.slurm import prepare, submit
 from tests import ROOT
 
 ROOTS = {
-    "experiments.train": "config", "experiments.plan": "config", "experiments.prepare": "config",
-    "experiments.benchmark": "benchmark", "experiments.evaluate": "evaluate",
-}  # fmt: skip
+    "archbench.experiments.train": "config",
+    "archbench.experiments.plan": "config",
+    "archbench.experiments.prepare": "config",
+    "archbench.experiments.benchmark": "benchmark",
+    "archbench.experiments.evaluate": "evaluate",
+}
 """Commands of Hydra, and the root of their configurations."""
-COMMAND = re.compile(r"(?:python -m (?:experiments|analysis|slurm)|archbench [a-z])[^`<\n]*")
+COMMAND = re.compile(r"(?:python -m archbench\.|archbench [a-z])[^`<\n]*")
 """A command in a text."""
 
 
@@ -47,9 +50,9 @@ def check(command: str) -> None:
         return
     if module in ROOTS:
         _check_hydra(ROOTS[module], words)
-    elif module == "slurm.submit":
+    elif module == "archbench.slurm.submit":
         _check_hydra("config", submit.split(words)[1])
-    elif module == "slurm.prepare":
+    elif module == "archbench.slurm.prepare":
         prepare.split(words)
     else:
         _check_analysis(module, words)
@@ -101,10 +104,10 @@ def _check_analysis(module: str, words: list[str]) -> None:
         each for name, each in vars(names).items()
         if name.endswith("Config") and is_dataclass(each) and each.__module__ == names.__name__
     ]  # fmt: skip
-    if module == "analysis.track" and "=" not in words[0]:
+    if module == "archbench.analysis.track" and "=" not in words[0]:
         words = [f"track={words[0]}", *words[1:]]
     read: Any = typed_words(config, words)
-    if module == "analysis.track":
+    if module == "archbench.analysis.track":
         track = read_track(read.track)
         assert set(filter(None, read.workloads.split(","))) <= {w.name for w in track.workloads}
         assert set(filter(None, read.backbones.split(","))) <= set(track.backbones)

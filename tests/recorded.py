@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from architectures.kernels.cpu import build
+from archbench.architectures.kernels.cpu import build
 
 READING = {Tensor.tolist, Tensor.numpy, Tensor.cpu}
 """Ways to read a tensor that on a CPU are no operation, and so are seen as they are called."""

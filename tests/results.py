@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from experiments.tracking.run_files import EvaluationRow, RunResult, TrainRow
-from experiments.tracking.run_folder import RunFolder
+from archbench.experiments.tracking.run_files import EvaluationRow, RunResult, TrainRow
+from archbench.experiments.tracking.run_folder import RunFolder
 
 METRIC = {
     "name": "bits_per_byte", "split": "test", "unit": "bits/byte", "direction": "lower",

@@ -13,23 +13,23 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from analysis.findings.claims import Claim
-from analysis.findings.published import Record
-from analysis.load.records import read_records
-from analysis.load.study import load_history, load_study
-from analysis.report.needs import needs, speed_commands, training_commands
-from analysis.report.page import find, render_page
-from analysis.stats.computed import Computed
-from analysis.track.results import scored_runs
-from analysis.track.rules import read_track
-from analysis.track.runs import sweep
-from experiments.cli import MODULES, find_command
-from experiments.config.study import study_words
-from experiments.run.summary import summary
-from experiments.run.tuned_rates import read_rates
-from experiments.runtime.errors import ConfigError
-from slurm import submit
-from slurm.prepare import submit as submit_preparation
+from archbench.analysis.findings.claims import Claim
+from archbench.analysis.findings.published import Record
+from archbench.analysis.load.records import read_records
+from archbench.analysis.load.study import load_history, load_study
+from archbench.analysis.report.needs import needs, speed_commands, training_commands
+from archbench.analysis.report.page import find, render_page
+from archbench.analysis.stats.computed import Computed
+from archbench.analysis.track.results import scored_runs
+from archbench.analysis.track.rules import read_track
+from archbench.analysis.track.runs import sweep
+from archbench.experiments.cli import MODULES, find_command
+from archbench.experiments.config.study import study_words
+from archbench.experiments.run.summary import summary
+from archbench.experiments.run.tuned_rates import read_rates
+from archbench.experiments.runtime.errors import ConfigError
+from archbench.slurm import submit
+from archbench.slurm.prepare import submit as submit_preparation
 from tests import ROOT
 from tests.analysis.conftest import write_run_folder
 from tests.printed_commands import COMMAND, check
@@ -117,7 +117,7 @@ def test_commands_of_the_reports_of_stored_frames() -> None:
 def test_commands_about_a_sweep_of_ones_own(tmp_path: Path) -> None:
     """It is no study of ``conf/study/``; its runs say how they were trained."""
     words = "-m backbone=decoder,mamba 'seed=0,1' study.name=mine"
-    typed, older = f"archbench train {words}", f"python -m experiments.train {words}"
+    typed, older = f"archbench train {words}", f"python -m archbench.experiments.train {words}"
     for name in ("decoder", "mamba"):
         folder = write_run_folder(tmp_path / "my runs", name, 0, study="mine")
         record = json.loads((folder / "provenance.json").read_text())

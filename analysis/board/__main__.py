@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from analysis.board.pages import Board, alone, downloads, pages, read_board
-from analysis.files import write
-from experiments.config.options import run_command
+from archbench.analysis.board.pages import Board, alone, downloads, pages, read_board
+from archbench.analysis.files import write
+from archbench.experiments.config.options import run_command
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,15 +8,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 
-from analysis.figures.percent_axis import PercentAxis
-from analysis.figures.style import REFERENCE_COLOUR
-from analysis.findings.claims import Claim
-from analysis.findings.figure import COLOURS
-from analysis.findings.frames import Frames
-from analysis.findings.page import difference, sorted_by_verdict, unit
-from analysis.findings.verdicts import Finding, judge, runs_of
-from analysis.load.records import read_records
-from analysis.tables.columns import p_text
+from archbench.analysis.figures.percent_axis import PercentAxis
+from archbench.analysis.figures.style import REFERENCE_COLOUR
+from archbench.analysis.findings.claims import Claim
+from archbench.analysis.findings.figure import COLOURS
+from archbench.analysis.findings.frames import Frames
+from archbench.analysis.findings.page import difference, sorted_by_verdict, unit
+from archbench.analysis.findings.verdicts import Finding, judge, runs_of
+from archbench.analysis.load.records import read_records
+from archbench.analysis.tables.columns import p_text
 
 HEIGHTS = (16, 40)
 """Vertical position of the seeds of each side, in pixels."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from functools import cache
 
-from experiments.config import CONF
-from experiments.runtime.yaml_state import read_yaml
+from archbench.experiments.config import CONF
+from archbench.experiments.runtime.yaml_state import read_yaml
 
 OTHER = "other"
 FAMILIES = {

@@ -12,16 +12,16 @@ from pathlib import Path
 from jinja2 import Environment
 from markupsafe import Markup
 
-from analysis.board.claims import ClaimEntry, about_model, about_workload, claim_entries
-from analysis.board.rankings import TYPES, Line, Ranking, rankings, score_frame
-from analysis.board.sources import read_sources
-from analysis.files import csv_text, parquet
-from analysis.load.descriptions import comment, description
-from analysis.stats.verdicts.family import MIN_SEEDS
-from analysis.tables.columns import interval
-from analysis.tables.format import flops, si, size
-from analysis.templates import environment
-from experiments.config import CONF
+from archbench.analysis.board.claims import ClaimEntry, about_model, about_workload, claim_entries
+from archbench.analysis.board.rankings import TYPES, Line, Ranking, rankings, score_frame
+from archbench.analysis.board.sources import read_sources
+from archbench.analysis.files import csv_text, parquet
+from archbench.analysis.load.descriptions import comment, description
+from archbench.analysis.stats.verdicts.family import MIN_SEEDS
+from archbench.analysis.tables.columns import interval
+from archbench.analysis.tables.format import flops, si, size
+from archbench.analysis.templates import environment
+from archbench.experiments.config import CONF
 
 HERE = Path(__file__).parent
 TITLE = "Results board"

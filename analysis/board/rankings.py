@@ -13,16 +13,16 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from analysis.board.families import family
-from analysis.board.sources import SUBMISSION, Source
-from analysis.figures.percent_axis import PercentAxis
-from analysis.figures.style import styles
-from analysis.load.arm_names import split_name
-from analysis.load.scale_order import TASK_SCALE, scale_groups
-from analysis.stats.arms import NOT_OF_THE_TEXT, finished, is_guess, likelihood_group
-from analysis.stats.versus_baseline import with_differences
-from analysis.tables.body import GROUPS
-from experiments.tasks.metrics import LIKELIHOOD_TYPES, Reference
+from archbench.analysis.board.families import family
+from archbench.analysis.board.sources import SUBMISSION, Source
+from archbench.analysis.figures.percent_axis import PercentAxis
+from archbench.analysis.figures.style import styles
+from archbench.analysis.load.arm_names import split_name
+from archbench.analysis.load.scale_order import TASK_SCALE, scale_groups
+from archbench.analysis.stats.arms import NOT_OF_THE_TEXT, finished, is_guess, likelihood_group
+from archbench.analysis.stats.versus_baseline import with_differences
+from archbench.analysis.tables.body import GROUPS
+from archbench.experiments.tasks.metrics import LIKELIHOOD_TYPES, Reference
 
 NO_LIKELIHOOD = "accuracy"
 """The type of scores that are no likelihoods."""

@@ -9,13 +9,13 @@ from pathlib import Path
 import pandas as pd
 import pyarrow.parquet as pq
 
-from analysis.load.arm_names import arm_names
-from analysis.track.frame import KEY
-from analysis.track.results import scored_runs
-from analysis.track.rules import Track, read_track, track_names
-from experiments.config import CONF
-from experiments.tracking.frame_columns import Json, columns
-from experiments.tracking.results_frame import NEEDED, read_results
+from archbench.analysis.load.arm_names import arm_names
+from archbench.analysis.track.frame import KEY
+from archbench.analysis.track.results import scored_runs
+from archbench.analysis.track.rules import Track, read_track, track_names
+from archbench.experiments.config import CONF
+from archbench.experiments.tracking.frame_columns import Json, columns
+from archbench.experiments.tracking.results_frame import NEEDED, read_results
 
 SUBMISSION = "submission"
 """Column with the name of the submission of a run; empty for a run of the project."""

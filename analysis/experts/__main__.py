@@ -17,9 +17,9 @@ from pathlib import Path
 import pandas as pd
 from matplotlib.figure import Figure
 
-from analysis.experts.figures import coactivation_figure, share_figure, training_figure
-from analysis.experts.recordings import DOMAINS, domain_tasks, follow, load_recordings, open_run
-from analysis.experts.tables import (
+from archbench.analysis.experts.figures import coactivation_figure, share_figure, training_figure
+from archbench.analysis.experts.recordings import DOMAINS, domain_tasks, follow, load_recordings, open_run
+from archbench.analysis.experts.tables import (
     Grid,
     coactivation_frame,
     coactivation_grid,
@@ -30,14 +30,14 @@ from analysis.experts.tables import (
     vocabulary_frame,
     vocabulary_grid,
 )
-from analysis.figures.files import figure_bytes
-from analysis.files import csv_text, parquet, write
-from analysis.tables.markdown import escaped
-from experiments.config.options import run_command
-from experiments.config.schema import DeviceConfig
-from experiments.run.model_files import model_folder
-from experiments.runtime.console import WIDTH
-from experiments.runtime.device import torch_device
+from archbench.analysis.figures.files import figure_bytes
+from archbench.analysis.files import csv_text, parquet, write
+from archbench.analysis.tables.markdown import escaped
+from archbench.experiments.config.options import run_command
+from archbench.experiments.config.schema import DeviceConfig
+from archbench.experiments.run.model_files import model_folder
+from archbench.experiments.runtime.console import WIDTH
+from archbench.experiments.runtime.device import torch_device
 
 SPLIT = "validation"
 

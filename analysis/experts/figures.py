@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from analysis.figures.style import PALETTE
+from archbench.analysis.figures.style import PALETTE
 
 COLUMNS = 4
 """Panels in a row."""

@@ -17,20 +17,20 @@ from numpy.typing import NDArray
 from safetensors.numpy import load_file
 from torch import Tensor
 
-from analysis.experts.measures import Choices, saturation
-from analysis.experts.token_kinds import SPECIAL, token_kinds
-from architectures.layers.moe.routing_record import expert_layers
-from experiments.evaluation.measure import EVALUATION_SEED
-from experiments.objectives.objective import View
-from experiments.run.load_model import LoadedModel, StoredRun, load_model, read_run
-from experiments.run.model_files import is_run_folder, model_folder
-from experiments.run.plan import build_task
-from experiments.runtime.errors import ConfigError
-from experiments.tasks.task import Batch, Task
-from experiments.tasks.text.text import Text, TextConfig
-from experiments.tracking.run_files import MetricRow
-from experiments.tracking.run_folder import RunFolder
-from experiments.training.routing_probe import STATISTICS, choices, probe_view, read_tokens, routed
+from archbench.analysis.experts.measures import Choices, saturation
+from archbench.analysis.experts.token_kinds import SPECIAL, token_kinds
+from archbench.architectures.layers.moe.routing_record import expert_layers
+from archbench.experiments.evaluation.measure import EVALUATION_SEED
+from archbench.experiments.objectives.objective import View
+from archbench.experiments.run.load_model import LoadedModel, StoredRun, load_model, read_run
+from archbench.experiments.run.model_files import is_run_folder, model_folder
+from archbench.experiments.run.plan import build_task
+from archbench.experiments.runtime.errors import ConfigError
+from archbench.experiments.tasks.task import Batch, Task
+from archbench.experiments.tasks.text.text import Text, TextConfig
+from archbench.experiments.tracking.run_files import MetricRow
+from archbench.experiments.tracking.run_folder import RunFolder
+from archbench.experiments.training.routing_probe import STATISTICS, choices, probe_view, read_tokens, routed
 
 DOMAINS = {"language reference": "embedded_reference", "library docstrings": "embedded_library"}
 """Text sources on which a run on text is evaluated, by their name in tables."""

@@ -12,7 +12,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from analysis.experts.measures import (
+from archbench.analysis.experts.measures import (
     MIN_OCCURRENCES,
     chance,
     coactivation,
@@ -20,9 +20,9 @@ from analysis.experts.measures import (
     specialisation,
     visits,
 )
-from analysis.experts.recordings import LayerTokens
-from analysis.experts.token_kinds import KINDS
-from analysis.tables import markdown
+from archbench.analysis.experts.recordings import LayerTokens
+from archbench.analysis.experts.token_kinds import KINDS
+from archbench.analysis.tables import markdown
 
 SIDES = ("input", "predicted")
 """Token by which vocabulary specialisation is counted: the input token, or the most likely next token."""

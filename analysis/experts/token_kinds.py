@@ -25,7 +25,7 @@ import re
 import numpy as np
 from numpy.typing import NDArray
 
-from experiments.evaluation.text_kinds import is_code
+from archbench.experiments.evaluation.text_kinds import is_code
 
 KINDS = (
     "whitespace", "punctuation", "connective", "function", "verb", "number", "name", "code", "other",

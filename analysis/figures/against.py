@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pandas as pd
 
-from analysis.figures.style import MATPLOTLIB_MARKERS, PALETTE, palette_indices
-from analysis.load.scale_order import scale_groups
-from analysis.stats.against_variable import against_scores, against_title, label, line_name
+from archbench.analysis.figures.style import MATPLOTLIB_MARKERS, PALETTE, palette_indices
+from archbench.analysis.load.scale_order import scale_groups
+from archbench.analysis.stats.against_variable import against_scores, against_title, label, line_name
 
 
 def against_figure(frame: pd.DataFrame, scores: pd.DataFrame | None = None) -> bytes | None:
@@ -20,7 +20,7 @@ def against_figure(frame: pd.DataFrame, scores: pd.DataFrame | None = None) -> b
     # Matplotlib is slow to import; studies without such a figure do not load it.
     from matplotlib.figure import Figure
 
-    from analysis.figures.files import figure_bytes
+    from archbench.analysis.figures.files import figure_bytes
 
     panels = list(scale_groups(scores))
     figure = Figure(figsize=(6.4 * len(panels), 4.2), layout="constrained", facecolor="white")

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from analysis.figures.style import MATPLOTLIB_MARKERS, PALETTE, REFERENCE_COLOUR, palette_indices
-from analysis.stats.capacity import AT_LEAST, BELOW, LADDER_SCALE, Limit, capacities
+from archbench.analysis.figures.style import MATPLOTLIB_MARKERS, PALETTE, REFERENCE_COLOUR, palette_indices
+from archbench.analysis.stats.capacity import AT_LEAST, BELOW, LADDER_SCALE, Limit, capacities
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -7,7 +7,7 @@ import math
 import pandas as pd
 import plotly.graph_objects as go
 
-from analysis.figures.style import (
+from archbench.analysis.figures.style import (
     MOST_PANELS,
     PALETTE,
     REFERENCE_COLOUR,
@@ -16,11 +16,11 @@ from analysis.figures.style import (
     make_panels,
     palette_indices,
 )
-from analysis.stats.arms import arm_table, ranked
-from analysis.stats.compute.multiplier import SAME_BUDGET
-from analysis.stats.targets.performance_profile import lines
-from analysis.tables.format import budget
-from analysis.tables.sentences import with_likelihood
+from archbench.analysis.stats.arms import arm_table, ranked
+from archbench.analysis.stats.compute.multiplier import SAME_BUDGET
+from archbench.analysis.stats.targets.performance_profile import lines
+from archbench.analysis.tables.format import budget
+from archbench.analysis.tables.sentences import with_likelihood
 
 
 def score_over_compute(frame: pd.DataFrame, table: pd.DataFrame | None = None) -> go.Figure | None:

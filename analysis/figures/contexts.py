@@ -13,13 +13,13 @@ import pandas as pd
 import plotly.graph_objects as go
 from typing_extensions import TypedDict
 
-from analysis.figures.style import MOST_PANELS, make_panels, styles
-from analysis.load.scale_order import TASK_SCALE, scale_groups, task_label
-from analysis.stats.arms import finished
-from analysis.stats.extra_tests import TRAINED, further_scores, settings, shared_setting
-from analysis.stats.intervals import mean_interval
-from experiments.runtime.errors import RunError
-from experiments.runtime.json_state import Number, read_json
+from archbench.analysis.figures.style import MOST_PANELS, make_panels, styles
+from archbench.analysis.load.scale_order import TASK_SCALE, scale_groups, task_label
+from archbench.analysis.stats.arms import finished
+from archbench.analysis.stats.extra_tests import TRAINED, further_scores, settings, shared_setting
+from archbench.analysis.stats.intervals import mean_interval
+from archbench.experiments.runtime.errors import RunError
+from archbench.experiments.runtime.json_state import Number, read_json
 
 EVALUATED = "evaluate.json"
 """Name of a run's evaluation by position, in its folder."""

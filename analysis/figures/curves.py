@@ -8,8 +8,8 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from analysis.figures.style import MOST_PANELS, faint, make_panels, styles
-from analysis.load.scale_order import TASK_SCALE, scale_groups, task_label
+from archbench.analysis.figures.style import MOST_PANELS, faint, make_panels, styles
+from archbench.analysis.load.scale_order import TASK_SCALE, scale_groups, task_label
 
 AXES = {"tokens": "training tokens", "flops": "training FLOPs", "seconds": "seconds of training"}
 """Horizontal axes of the learning curves, in the order the curves carry them in ``customdata``."""

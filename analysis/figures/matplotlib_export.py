@@ -15,8 +15,8 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from analysis.figures.files import figure_bytes
-from analysis.figures.style import MATPLOTLIB_MARKERS, SYMBOLS
+from archbench.analysis.figures.files import figure_bytes
+from archbench.analysis.figures.style import MATPLOTLIB_MARKERS, SYMBOLS
 
 SIDES = {"left": "right", "right": "left"}
 """Alignment of a text in Matplotlib, by the side of the point on which Plotly puts it."""

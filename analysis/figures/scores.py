@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from analysis.figures.style import (
+from archbench.analysis.figures.style import (
     PALETTE,
     PANEL_HEIGHT,
     REFERENCE_COLOUR,
@@ -17,10 +17,10 @@ from analysis.figures.style import (
     palette_indices,
     styles,
 )
-from analysis.load.scale_order import scale_groups, task_label
-from analysis.stats.aggregates import performance_profile
-from analysis.stats.arms import arm_table, finished
-from analysis.stats.targets.performance_profile import task_scores
+from archbench.analysis.load.scale_order import scale_groups, task_label
+from archbench.analysis.stats.aggregates import performance_profile
+from archbench.analysis.stats.arms import arm_table, finished
+from archbench.analysis.stats.targets.performance_profile import task_scores
 
 ROWS = 6
 """Arms whose labels fit in a panel of the default height."""

@@ -14,7 +14,7 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from experiments.runtime.console import count
+from archbench.experiments.runtime.console import count
 
 PALETTE = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#999999", "#C9B800")
 """Okabe and Ito's colour-blind safe colours. Grey replaces black, which is invisible on a dark page; yellow

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pandas as pd
 import plotly.graph_objects as go
 
-from analysis.figures.style import MOST_PANELS, PANEL_HEIGHT, REFERENCE_COLOUR, make_panels, styles
-from analysis.load.scale_order import scale_groups, task_label
+from archbench.analysis.figures.style import MOST_PANELS, PANEL_HEIGHT, REFERENCE_COLOUR, make_panels, styles
+from archbench.analysis.load.scale_order import scale_groups, task_label
 
 GROUPINGS = {
     "repeat": "repeated n-gram",

@@ -8,10 +8,10 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from analysis.figures.style import MOST_PANELS, REFERENCE_COLOUR, log_axis, make_panels, styles
-from analysis.load.scale_order import TASK_SCALE, scale_groups, task_label
-from analysis.stats.arms import arm_table, ranked
-from analysis.tables.sentences import with_likelihood
+from archbench.analysis.figures.style import MOST_PANELS, REFERENCE_COLOUR, log_axis, make_panels, styles
+from archbench.analysis.load.scale_order import TASK_SCALE, scale_groups, task_label
+from archbench.analysis.stats.arms import arm_table, ranked
+from archbench.analysis.tables.sentences import with_likelihood
 
 MEMORY = "training_peak_memory_bytes"
 COSTS = {

@@ -7,7 +7,7 @@ import math
 import pandas as pd
 import plotly.graph_objects as go
 
-from analysis.figures.style import (
+from archbench.analysis.figures.style import (
     MOST_PANELS,
     PALETTE,
     SYMBOLS,
@@ -16,7 +16,7 @@ from analysis.figures.style import (
     palette_indices,
     styles,
 )
-from analysis.load.scale_order import TASK_SCALE, scale_groups, task_label
+from archbench.analysis.load.scale_order import TASK_SCALE, scale_groups, task_label
 
 MOST_POINTS = 200
 """Maximum number of points of a training curve; limits the size of reports with many runs."""

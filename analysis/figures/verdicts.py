@@ -15,13 +15,13 @@ import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from analysis.figures.style import MOST_PANELS, PALETTE, palette_indices
-from analysis.load.scale_order import scale_groups, task_label
-from analysis.stats.arms import likelihood_group
-from analysis.stats.verdicts.verdict import UNDECIDED
-from analysis.stats.versus_baseline import with_differences
-from analysis.tables.columns import mean_text, verdict_text
-from experiments.runtime.console import plural
+from archbench.analysis.figures.style import MOST_PANELS, PALETTE, palette_indices
+from archbench.analysis.load.scale_order import scale_groups, task_label
+from archbench.analysis.stats.arms import likelihood_group
+from archbench.analysis.stats.verdicts.verdict import UNDECIDED
+from archbench.analysis.stats.versus_baseline import with_differences
+from archbench.analysis.tables.columns import mean_text, verdict_text
+from archbench.experiments.runtime.console import plural
 
 WIDTH = 8.5
 ROW = 0.25

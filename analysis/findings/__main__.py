@@ -16,21 +16,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from analysis.figures.files import figure_bytes
-from analysis.files import csv_text, write
-from analysis.findings import published_page
-from analysis.findings.claims import Claim
-from analysis.findings.figure import findings_figure
-from analysis.findings.frames import Frames
-from analysis.findings.page import difference, markdown, measurements, sorted_by_verdict
-from analysis.findings.published import Record, in_order
-from analysis.findings.published_page import Page
-from analysis.findings.published_verdicts import page_of
-from analysis.findings.verdicts import Finding, judge, runs_of
-from analysis.load.records import read_records
-from experiments.config.options import run_command
-from experiments.runtime.console import plain_table, print_tables
-from experiments.runtime.errors import nearest
+from archbench.analysis.figures.files import figure_bytes
+from archbench.analysis.files import csv_text, write
+from archbench.analysis.findings import published_page
+from archbench.analysis.findings.claims import Claim
+from archbench.analysis.findings.figure import findings_figure
+from archbench.analysis.findings.frames import Frames
+from archbench.analysis.findings.page import difference, markdown, measurements, sorted_by_verdict
+from archbench.analysis.findings.published import Record, in_order
+from archbench.analysis.findings.published_page import Page
+from archbench.analysis.findings.published_verdicts import page_of
+from archbench.analysis.findings.verdicts import Finding, judge, runs_of
+from archbench.analysis.load.records import read_records
+from archbench.experiments.config.options import run_command
+from archbench.experiments.runtime.console import plain_table, print_tables
+from archbench.experiments.runtime.errors import nearest
 
 FIGURE = Path("findings") / "findings.svg"
 TABLE = Path("findings") / "findings.csv"

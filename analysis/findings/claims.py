@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from experiments.runtime.errors import nearest
+from archbench.experiments.runtime.errors import nearest
 
 BETTER, EQUAL = "better", "equal"
 RELATIONS = (BETTER, EQUAL)

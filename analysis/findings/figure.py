@@ -8,9 +8,9 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from analysis.figures.style import PALETTE, REFERENCE_COLOUR
-from analysis.findings.claims import BETTER
-from analysis.findings.verdicts import CONFIRMED, REFUTED, UNDECIDED, Finding
+from archbench.analysis.figures.style import PALETTE, REFERENCE_COLOUR
+from archbench.analysis.findings.claims import BETTER
+from archbench.analysis.findings.verdicts import CONFIRMED, REFUTED, UNDECIDED, Finding
 
 COLOURS = {CONFIRMED: PALETTE[2], REFUTED: PALETTE[3], UNDECIDED: REFERENCE_COLOUR}
 ROW, GAP = 0.075, 0.16

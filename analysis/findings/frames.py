@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pandas as pd
 
-from analysis.load.study import load_study
-from analysis.track.frame import track_frame
-from analysis.track.results import scored_runs
-from analysis.track.rules import read_track
-from experiments.tracking.results_frame import NEEDED, read_results
+from archbench.analysis.load.study import load_study
+from archbench.analysis.track.frame import track_frame
+from archbench.analysis.track.results import scored_runs
+from archbench.analysis.track.rules import read_track
+from archbench.experiments.tracking.results_frame import NEEDED, read_results
 
 
 class Frames:

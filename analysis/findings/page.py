@@ -8,10 +8,10 @@ from statistics import fmean
 
 import pandas as pd
 
-from analysis.findings.claims import BETTER
-from analysis.findings.verdicts import CONFIRMED, NOT_RUN, REFUTED, UNDECIDED, WITHDRAWN, Finding
-from analysis.stats.verdicts.solve_counts import COUNT_TEST
-from experiments.runtime.console import plural
+from archbench.analysis.findings.claims import BETTER
+from archbench.analysis.findings.verdicts import CONFIRMED, NOT_RUN, REFUTED, UNDECIDED, WITHDRAWN, Finding
+from archbench.analysis.stats.verdicts.solve_counts import COUNT_TEST
+from archbench.experiments.runtime.console import plural
 
 PAGE = """\
 # Findings

@@ -16,13 +16,13 @@ from pathlib import Path
 
 import pandas as pd
 
-from analysis.load.records import read_records
-from analysis.load.study import load_study
-from analysis.stats.compute.multiplier import SAME_BUDGET
-from analysis.stats.compute.multipliers import compute_multipliers
-from analysis.tables.format import budget, interval_in_brackets, multiplier
-from experiments.config.options import run_command
-from experiments.runtime.console import plain_table, print_tables
+from archbench.analysis.load.records import read_records
+from archbench.analysis.load.study import load_study
+from archbench.analysis.stats.compute.multiplier import SAME_BUDGET
+from archbench.analysis.stats.compute.multipliers import compute_multipliers
+from archbench.analysis.tables.format import budget, interval_in_brackets, multiplier
+from archbench.experiments.config.options import run_command
+from archbench.experiments.runtime.console import plain_table, print_tables
 
 HOLDS, FAILS, UNDECIDED, NOT_RUN = "holds", "fails", "undecided", "not run"
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from experiments.runtime.errors import nearest
+from archbench.experiments.runtime.errors import nearest
 
 TIERS = ("C", "G", "cluster")
 """Hardware: two cores for minutes; one GPU for hours; more than that."""

@@ -12,10 +12,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from analysis.findings.published import Record, Row
-from analysis.stats.intervals import Estimate
-from analysis.tables.markdown import table
-from experiments.runtime.console import WIDTH
+from archbench.analysis.findings.published import Record, Row
+from archbench.analysis.stats.intervals import Estimate
+from archbench.analysis.tables.markdown import table
+from archbench.experiments.runtime.console import WIDTH
 
 PREAMBLE = """\
 # Published numbers and ours

@@ -15,13 +15,13 @@ from collections.abc import Mapping
 
 import pandas as pd
 
-from analysis.findings.frames import Frames
-from analysis.findings.published import Order, Record, Row
-from analysis.findings.published_page import NOT_RUN, Line, OrderVerdict, Page
-from analysis.stats.arms import finished
-from analysis.stats.intervals import mean_interval
-from analysis.stats.verdicts.family import MIN_SEEDS
-from experiments.runtime.errors import DataError, nearest
+from archbench.analysis.findings.frames import Frames
+from archbench.analysis.findings.published import Order, Record, Row
+from archbench.analysis.findings.published_page import NOT_RUN, Line, OrderVerdict, Page
+from archbench.analysis.stats.arms import finished
+from archbench.analysis.stats.intervals import mean_interval
+from archbench.analysis.stats.verdicts.family import MIN_SEEDS
+from archbench.experiments.runtime.errors import DataError, nearest
 
 COLUMNS = {
     "status", "score", "seed", "finished_at", "git_commit", "git_dirty", "device_processor", "device_threads",

@@ -7,15 +7,15 @@ from dataclasses import dataclass, field, replace
 
 import pandas as pd
 
-from analysis.findings.claims import BETTER, Claim
-from analysis.findings.frames import Frames
-from analysis.stats.arms import finished, mixed_data
-from analysis.stats.comparisons import comparisons, verdict_of
-from analysis.stats.verdicts.documents import DEPENDS_ON_DOCUMENTS, NO_DOCUMENTS
-from analysis.stats.verdicts.tuning import DEPENDS_ON_TUNING
-from analysis.stats.verdicts.verdict import NO_SPREAD
-from analysis.track.results import with_score
-from experiments.runtime.errors import DataError
+from archbench.analysis.findings.claims import BETTER, Claim
+from archbench.analysis.findings.frames import Frames
+from archbench.analysis.stats.arms import finished, mixed_data
+from archbench.analysis.stats.comparisons import comparisons, verdict_of
+from archbench.analysis.stats.verdicts.documents import DEPENDS_ON_DOCUMENTS, NO_DOCUMENTS
+from archbench.analysis.stats.verdicts.tuning import DEPENDS_ON_TUNING
+from archbench.analysis.stats.verdicts.verdict import NO_SPREAD
+from archbench.analysis.track.results import with_score
+from archbench.experiments.runtime.errors import DataError
 
 CONFIRMED, REFUTED, UNDECIDED, NOT_RUN = "confirmed", "refuted", "undecided", "not run"
 WITHDRAWN = "withdrawn"

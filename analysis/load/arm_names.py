@@ -11,7 +11,7 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.load.run_config import readable_config
+from archbench.analysis.load.run_config import readable_config
 
 
 def arm_names(frame: pd.DataFrame) -> pd.Series:

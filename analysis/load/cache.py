@@ -32,12 +32,12 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from analysis.files import write
-from analysis.load import run_config, run_record
-from analysis.load.run_record import FILES, read_run
-from experiments.runtime import json_state, yaml_state
-from experiments.tasks import metrics
-from experiments.tracking import frame_columns, run_files, run_folder
+from archbench.analysis.files import write
+from archbench.analysis.load import run_config, run_record
+from archbench.analysis.load.run_record import FILES, read_run
+from archbench.experiments.runtime import json_state, yaml_state
+from archbench.experiments.tasks import metrics
+from archbench.experiments.tracking import frame_columns, run_files, run_folder
 
 NAME = ".frame"
 CHECKSUM = struct.Struct("<I")

@@ -10,10 +10,10 @@ import json
 
 import pandas as pd
 
-from analysis.load.arm_names import setting_text
-from analysis.load.run_config import readable_config
-from analysis.load.scale_order import TASK_SCALE
-from experiments.runtime.console import plural
+from archbench.analysis.load.arm_names import setting_text
+from archbench.analysis.load.run_config import readable_config
+from archbench.analysis.load.scale_order import TASK_SCALE
+from archbench.experiments.runtime.console import plural
 
 SCORING = {
     "metric": "metrics", "unit": "units", "direction": "directions", "averaging": "averagings",

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TypeVar
 
-from experiments.config.structured import typed
-from experiments.runtime.errors import DataError
-from experiments.runtime.yaml_state import read_yaml
+from archbench.experiments.config.structured import typed
+from archbench.experiments.runtime.errors import DataError
+from archbench.experiments.runtime.yaml_state import read_yaml
 
 T = TypeVar("T")
 

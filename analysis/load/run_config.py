@@ -11,8 +11,8 @@ from typing import Any
 
 import yaml
 
-from experiments.runtime.errors import DataError
-from experiments.runtime.yaml_state import parse_yaml
+from archbench.experiments.runtime.errors import DataError
+from archbench.experiments.runtime.yaml_state import parse_yaml
 
 REMEDY = "delete it and run the study again"
 

@@ -20,13 +20,13 @@ import numpy as np
 import numpy.typing as npt
 from pydantic_core import from_json
 
-from analysis.load.run_config import UnreadableError, flat_config
-from experiments.config.study import TuningConfig
-from experiments.runtime.json_state import parse_model, read_text
-from experiments.runtime.run_status import RunStatus
-from experiments.tasks.metrics import SAMPLE, Metric
-from experiments.tracking.frame_columns import SECTIONS, columns
-from experiments.tracking.run_files import (
+from archbench.analysis.load.run_config import UnreadableError, flat_config
+from archbench.experiments.config.study import TuningConfig
+from archbench.experiments.runtime.json_state import parse_model, read_text
+from archbench.experiments.runtime.run_status import RunStatus
+from archbench.experiments.tasks.metrics import SAMPLE, Metric
+from archbench.experiments.tracking.frame_columns import SECTIONS, columns
+from archbench.experiments.tracking.run_files import (
     HASHED,
     TOKENIZER,
     DeviceUsed,
@@ -36,7 +36,7 @@ from experiments.tracking.run_files import (
     damaged_files,
     parse_result,
 )
-from experiments.tracking.run_folder import MISPLACED, misplacement
+from archbench.experiments.tracking.run_folder import MISPLACED, misplacement
 
 REMEDY = "delete it and run the study again"
 UNREADABLE = str(RunStatus.UNREADABLE)

@@ -14,14 +14,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic_core import from_json
 
-from analysis.load.arm_names import arm_names
-from analysis.load.cache import CURVE, read_runs
-from analysis.load.joined_studies import join_studies
-from analysis.load.run_record import NUMBERS
-from architectures.nearest_name import nearest_name
-from experiments.config.study import study_words, train_command
-from experiments.runtime.errors import nearest, nearest_folder
-from experiments.tracking.run_folder import StudyFolders
+from archbench.analysis.load.arm_names import arm_names
+from archbench.analysis.load.cache import CURVE, read_runs
+from archbench.analysis.load.joined_studies import join_studies
+from archbench.analysis.load.run_record import NUMBERS
+from archbench.architectures.nearest_name import nearest_name
+from archbench.experiments.config.study import study_words, train_command
+from archbench.experiments.runtime.errors import nearest, nearest_folder
+from archbench.experiments.tracking.run_folder import StudyFolders
 
 LEADING = ("step", "tokens", "flops", "seconds")
 """Columns of every history, after ``path`` and ``kind``; the remaining ones follow in alphabetical order."""

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from analysis.figures.curves import thinned
-from analysis.figures.style import styles
-from analysis.load.arm_names import split_name
-from analysis.load.descriptions import description
-from analysis.load.scale_order import TASK_SCALE, scale_groups, task_label
-from analysis.stats.trusted_speeds import with_trusted_speeds
-from analysis.tables.format import flops, seconds, si, size
+from archbench.analysis.figures.curves import thinned
+from archbench.analysis.figures.style import styles
+from archbench.analysis.load.arm_names import split_name
+from archbench.analysis.load.descriptions import description
+from archbench.analysis.load.scale_order import TASK_SCALE, scale_groups, task_label
+from archbench.analysis.stats.trusted_speeds import with_trusted_speeds
+from archbench.analysis.tables.format import flops, seconds, si, size
 
 FACTS = {
     "parameters_total": ("parameters", si), "parameters_active": ("active", si),

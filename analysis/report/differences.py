@@ -10,15 +10,15 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from analysis.figures.percent_axis import PercentAxis
-from analysis.figures.style import styles
-from analysis.load.scale_order import TASK_SCALE, scale_groups, task_label
-from analysis.stats.arms import finished, ranked
-from analysis.stats.verdicts.verdict import BETTER, EQUIVALENT, WORSE
-from analysis.tables.body import table_rows
-from analysis.tables.columns import COSTS, result_columns, table_columns
-from analysis.tables.headings import held_equal
-from analysis.tables.sentences import Answer, answer, answers
+from archbench.analysis.figures.percent_axis import PercentAxis
+from archbench.analysis.figures.style import styles
+from archbench.analysis.load.scale_order import TASK_SCALE, scale_groups, task_label
+from archbench.analysis.stats.arms import finished, ranked
+from archbench.analysis.stats.verdicts.verdict import BETTER, EQUIVALENT, WORSE
+from archbench.analysis.tables.body import table_rows
+from archbench.analysis.tables.columns import COSTS, result_columns, table_columns
+from archbench.analysis.tables.headings import held_equal
+from archbench.analysis.tables.sentences import Answer, answer, answers
 
 MOST_ROWS = 12
 """Models that a panel shows; the tables have all."""

@@ -8,19 +8,19 @@ from pathlib import Path
 
 import pandas as pd
 
-from analysis.figures.contexts import EVALUATED
-from analysis.figures.tradeoffs import measured_costs, with_costs
-from analysis.load.scale_order import TASK_SCALE
-from analysis.scaling.points import study_points
-from analysis.stats.arms import finished, ranked
-from analysis.stats.computed import Computed
-from analysis.stats.learning_rates.sensitivity import FEW, rate_runs
-from analysis.stats.targets.performance_profile import MIN_TASKS, whole_tasks
-from analysis.stats.text_slices import run_slices
-from analysis.stats.verdicts.family import MIN_SEEDS
-from analysis.tables.headings import study_name, untested
-from experiments.config.study import study_command, train_command, train_words, typed_command
-from experiments.runtime.console import plural
+from archbench.analysis.figures.contexts import EVALUATED
+from archbench.analysis.figures.tradeoffs import measured_costs, with_costs
+from archbench.analysis.load.scale_order import TASK_SCALE
+from archbench.analysis.scaling.points import study_points
+from archbench.analysis.stats.arms import finished, ranked
+from archbench.analysis.stats.computed import Computed
+from archbench.analysis.stats.learning_rates.sensitivity import FEW, rate_runs
+from archbench.analysis.stats.targets.performance_profile import MIN_TASKS, whole_tasks
+from archbench.analysis.stats.text_slices import run_slices
+from archbench.analysis.stats.verdicts.family import MIN_SEEDS
+from archbench.analysis.tables.headings import study_name, untested
+from archbench.experiments.config.study import study_command, train_command, train_words, typed_command
+from archbench.experiments.runtime.console import plural
 
 FITTED = 4
 """Sizes, and budgets, of a backbone from which a scaling law is fitted."""

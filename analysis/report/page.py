@@ -19,42 +19,42 @@ import plotly.graph_objects as go
 import plotly.offline
 from markupsafe import Markup
 
-from analysis.figures.against import against_figure
-from analysis.figures.capacity import capacity_figures
-from analysis.figures.compute import score_over_compute
-from analysis.figures.contexts import further_curves, position_curves, read_positions, recall_maps
-from analysis.figures.curves import AXES, learning_curves, loss_curves
-from analysis.figures.scores import final_scores, forest, profiles
-from analysis.figures.style import styles
-from analysis.figures.text_slices import slice_gains
-from analysis.figures.tradeoffs import decoding_note, pareto_fronts
-from analysis.figures.training import compute_to_target, gradient_norms, rate_curves
-from analysis.load.scale_order import scale_groups, size_names, task_label
-from analysis.report import tables
-from analysis.report.cards import cards
-from analysis.report.differences import panels
-from analysis.report.needs import needs, speed_commands
-from analysis.scaling.figures import scaling_curves
-from analysis.scaling.points import study_points
-from analysis.scaling.tables import Fit, checks, fit
-from analysis.speed.curves import roof_notes, roofline_grid, speed_curves
-from analysis.speed.panels import largest_curves, largest_grid, memory_curves, sampling_curves
-from analysis.speed.rows import given
-from analysis.stats.arms import matched_line
-from analysis.stats.computed import Computed
-from analysis.stats.extra_tests import published
-from analysis.stats.learning_rates.sensitivity import rate_notes, rate_optima, rate_runs
-from analysis.stats.ranking.ranks import baseline_gains, levels_reached
-from analysis.stats.run_costs import cost_grid, stability_grid
-from analysis.stats.targets.performance_profile import lines
-from analysis.tables.compute import compute_answers
-from analysis.tables.format import flops
-from analysis.tables.headings import counts_line, joined_lines, study_name, verdict
-from analysis.tables.sentences import answer, answers
-from analysis.tables.slices import slice_grids
-from analysis.tables.text import grids_over_tasks, more_tables
-from analysis.templates import environment
-from experiments.tasks.metrics import LIKELIHOOD_TYPES
+from archbench.analysis.figures.against import against_figure
+from archbench.analysis.figures.capacity import capacity_figures
+from archbench.analysis.figures.compute import score_over_compute
+from archbench.analysis.figures.contexts import further_curves, position_curves, read_positions, recall_maps
+from archbench.analysis.figures.curves import AXES, learning_curves, loss_curves
+from archbench.analysis.figures.scores import final_scores, forest, profiles
+from archbench.analysis.figures.style import styles
+from archbench.analysis.figures.text_slices import slice_gains
+from archbench.analysis.figures.tradeoffs import decoding_note, pareto_fronts
+from archbench.analysis.figures.training import compute_to_target, gradient_norms, rate_curves
+from archbench.analysis.load.scale_order import scale_groups, size_names, task_label
+from archbench.analysis.report import tables
+from archbench.analysis.report.cards import cards
+from archbench.analysis.report.differences import panels
+from archbench.analysis.report.needs import needs, speed_commands
+from archbench.analysis.scaling.figures import scaling_curves
+from archbench.analysis.scaling.points import study_points
+from archbench.analysis.scaling.tables import Fit, checks, fit
+from archbench.analysis.speed.curves import roof_notes, roofline_grid, speed_curves
+from archbench.analysis.speed.panels import largest_curves, largest_grid, memory_curves, sampling_curves
+from archbench.analysis.speed.rows import given
+from archbench.analysis.stats.arms import matched_line
+from archbench.analysis.stats.computed import Computed
+from archbench.analysis.stats.extra_tests import published
+from archbench.analysis.stats.learning_rates.sensitivity import rate_notes, rate_optima, rate_runs
+from archbench.analysis.stats.ranking.ranks import baseline_gains, levels_reached
+from archbench.analysis.stats.run_costs import cost_grid, stability_grid
+from archbench.analysis.stats.targets.performance_profile import lines
+from archbench.analysis.tables.compute import compute_answers
+from archbench.analysis.tables.format import flops
+from archbench.analysis.tables.headings import counts_line, joined_lines, study_name, verdict
+from archbench.analysis.tables.sentences import answer, answers
+from archbench.analysis.tables.slices import slice_grids
+from archbench.analysis.tables.text import grids_over_tasks, more_tables
+from archbench.analysis.templates import environment
+from archbench.experiments.tasks.metrics import LIKELIHOOD_TYPES
 
 POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
 BOOTSTRAPS = 100
@@ -256,7 +256,7 @@ def _capacities(ladders: pd.DataFrame) -> list[Markup]:
     """Return the figure of each ladder of the study."""
     if ladders.empty:
         return []
-    from analysis.figures.files import figure_bytes  # imports Matplotlib, which is slow
+    from archbench.analysis.figures.files import figure_bytes  # imports Matplotlib, which is slow
 
     figures = capacity_figures(ladders).values()
     return [inline_svg(figure_bytes(figure, "svg").decode()) for figure in figures]

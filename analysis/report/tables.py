@@ -6,14 +6,14 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from analysis.figures.style import styles
-from analysis.load.arm_names import config_differences
-from analysis.load.scale_order import TASK_SCALE, scale_groups, task_label
-from analysis.stats.computed import Computed
-from analysis.stats.grid import Grid
-from analysis.tables.body import REFERENCES, table_rows
-from analysis.tables.columns import VERDICT, Column, table_columns
-from analysis.tables.headings import held_equal, how_compared, item_line, scored_line, title
+from archbench.analysis.figures.style import styles
+from archbench.analysis.load.arm_names import config_differences
+from archbench.analysis.load.scale_order import TASK_SCALE, scale_groups, task_label
+from archbench.analysis.stats.computed import Computed
+from archbench.analysis.stats.grid import Grid
+from archbench.analysis.tables.body import REFERENCES, table_rows
+from archbench.analysis.tables.columns import VERDICT, Column, table_columns
+from archbench.analysis.tables.headings import held_equal, how_compared, item_line, scored_line, title
 
 PROVENANCE = {
     "git_commit": "commit", "git_dirty": "uncommitted changes", "fingerprint": "data",

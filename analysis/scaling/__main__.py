@@ -18,13 +18,13 @@ import numpy as np
 import pandas as pd
 from rich.table import Table
 
-from analysis.load.study import load_history, load_study
-from analysis.scaling.points import study_points
-from analysis.scaling.tables import checks, fit, multiplier_table, points_table, study_table
-from analysis.stats.warnings import condition_warnings
-from experiments.config.options import run_command
-from experiments.runtime.console import print_tables
-from experiments.runtime.errors import ConfigError, DataError, nearest
+from archbench.analysis.load.study import load_history, load_study
+from archbench.analysis.scaling.points import study_points
+from archbench.analysis.scaling.tables import checks, fit, multiplier_table, points_table, study_table
+from archbench.analysis.stats.warnings import condition_warnings
+from archbench.experiments.config.options import run_command
+from archbench.experiments.runtime.console import print_tables
+from archbench.experiments.runtime.errors import ConfigError, DataError, nearest
 
 CSV_COLUMNS = {"Model Size": "size", "Training FLOP": "flops", "loss": "loss"}
 """Columns of Epoch's reconstruction of the Chinchilla runs (Besiroglu et al. 2024), and ours for them."""

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 import numpy as np
 import plotly.graph_objects as go
 
-from analysis.figures.style import PALETTE, SYMBOLS, faint, make_panels, palette_indices
-from analysis.scaling.isoflop import isoflop_profiles, with_budgets
-from analysis.scaling.laws import band
-from analysis.scaling.tables import Fit
+from archbench.analysis.figures.style import PALETTE, SYMBOLS, faint, make_panels, palette_indices
+from archbench.analysis.scaling.isoflop import isoflop_profiles, with_budgets
+from archbench.analysis.scaling.laws import band
+from archbench.analysis.scaling.tables import Fit
 
 
 def scaling_curves(fits: Mapping[str, Fit]) -> go.Figure | None:

@@ -11,8 +11,8 @@ import math
 import numpy as np
 import pandas as pd
 
-from analysis.scaling.laws import SAME_BUDGET
-from analysis.stats.compute.multiplier import Curve
+from archbench.analysis.scaling.laws import SAME_BUDGET
+from archbench.analysis.stats.compute.multiplier import Curve
 
 MIN_SIZES = 4
 """Smallest number of points for a parabola: its number of coefficients, plus 1."""

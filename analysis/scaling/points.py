@@ -6,7 +6,7 @@ import json
 
 import pandas as pd
 
-from analysis.stats.arms import finished
+from archbench.analysis.stats.arms import finished
 
 KEYS = ("task", "line", "likelihood", "metric", "seed")
 POINT = ("size", "tokens", "flops", "loss")

@@ -10,8 +10,8 @@ import pandas as pd
 import rich.box
 from rich.table import Table
 
-from analysis.scaling.isoflop import best_sizes, isoflop_exponent, isoflop_profiles
-from analysis.scaling.laws import (
+from archbench.analysis.scaling.isoflop import best_sizes, isoflop_exponent, isoflop_profiles
+from archbench.analysis.scaling.laws import (
     Law,
     band,
     bootstrap_laws,
@@ -21,8 +21,8 @@ from analysis.scaling.laws import (
     held_out,
     objective,
 )
-from analysis.stats.compute.multiplier import Comparison, compare_compute
-from analysis.tables.format import multiplier
+from archbench.analysis.stats.compute.multiplier import Comparison, compare_compute
+from archbench.analysis.tables.format import multiplier
 
 PUBLISHED = {
     "Besiroglu et al. 2024": Law(E=1.8172, A=482.01, B=2085.43, alpha=0.3478, beta=0.3658),

@@ -17,12 +17,12 @@ from pathlib import Path
 
 import pandas as pd
 
-from analysis.figures.files import figure_bytes
-from analysis.files import write
-from analysis.speed.matplotlib_figure import draw
-from analysis.speed.rows import MODES, load_speed, milliseconds, mixtures
-from analysis.tables.format import si
-from experiments.config.options import run_command
+from archbench.analysis.figures.files import figure_bytes
+from archbench.analysis.files import write
+from archbench.analysis.speed.matplotlib_figure import draw
+from archbench.analysis.speed.rows import MODES, load_speed, milliseconds, mixtures
+from archbench.analysis.tables.format import si
+from archbench.experiments.config.options import run_command
 
 
 @dataclass(frozen=True, kw_only=True)

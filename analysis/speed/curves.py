@@ -13,10 +13,17 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from analysis.figures.style import MOST_PANELS, PALETTE, SYMBOLS, log_axis, make_panels, palette_indices
-from analysis.speed.rows import extremes
-from analysis.stats.grid import Grid
-from analysis.tables.format import si
+from archbench.analysis.figures.style import (
+    MOST_PANELS,
+    PALETTE,
+    SYMBOLS,
+    log_axis,
+    make_panels,
+    palette_indices,
+)
+from archbench.analysis.speed.rows import extremes
+from archbench.analysis.stats.grid import Grid
+from archbench.analysis.tables.format import si
 
 RATES = ("flops", "matmul_flops_per_second", "least_bytes", "memory_bytes_per_second")
 

@@ -7,8 +7,8 @@ from typing import Any
 import pandas as pd
 from matplotlib.figure import Figure
 
-from analysis.figures.style import MATPLOTLIB_MARKERS, PALETTE, palette_indices
-from analysis.speed.rows import milliseconds, model_memory
+from archbench.analysis.figures.style import MATPLOTLIB_MARKERS, PALETTE, palette_indices
+from archbench.analysis.speed.rows import milliseconds, model_memory
 
 
 def draw(frame: pd.DataFrame) -> Figure:

@@ -7,10 +7,17 @@ import math
 import pandas as pd
 import plotly.graph_objects as go
 
-from analysis.figures.style import MOST_PANELS, PALETTE, SYMBOLS, log_axis, make_panels, palette_indices
-from analysis.speed.rows import extremes, model_memory, with_groups
-from analysis.stats.grid import Grid
-from analysis.tables.format import si, size
+from archbench.analysis.figures.style import (
+    MOST_PANELS,
+    PALETTE,
+    SYMBOLS,
+    log_axis,
+    make_panels,
+    palette_indices,
+)
+from archbench.analysis.speed.rows import extremes, model_memory, with_groups
+from archbench.analysis.stats.grid import Grid
+from archbench.analysis.tables.format import si, size
 
 MEBIBYTE = 2.0**20
 

@@ -14,10 +14,10 @@ import numpy as np
 import pandas as pd
 from typing_extensions import TypedDict
 
-from experiments.runtime.errors import DataError
-from experiments.runtime.json_state import mismatch, read_json
-from experiments.runtime.special_files import check_file
-from experiments.tracking.results_frame import read_frame
+from archbench.experiments.runtime.errors import DataError
+from archbench.experiments.runtime.json_state import mismatch, read_json
+from archbench.experiments.runtime.special_files import check_file
+from archbench.experiments.tracking.results_frame import read_frame
 
 MODES = ("train", "prefill", "decode", "sample")
 SETTINGS = ("device", "processor", "threads", "precision", "vocab_size", "torch")

@@ -10,11 +10,11 @@ import math
 
 import pandas as pd
 
-from analysis.load.scale_order import in_table, scale_groups, task_label
-from analysis.stats.arms import arm_table, finished, study_setting
-from analysis.stats.grid import Grid
-from analysis.stats.intervals import mean_interval
-from experiments.tasks.metrics import LIKELIHOOD_TYPES
+from archbench.analysis.load.scale_order import in_table, scale_groups, task_label
+from archbench.analysis.stats.arms import arm_table, finished, study_setting
+from archbench.analysis.stats.grid import Grid
+from archbench.analysis.stats.intervals import mean_interval
+from archbench.experiments.tasks.metrics import LIKELIHOOD_TYPES
 
 NOTE = (
     "In brackets the change from the first row, paired by seed; ± is the 95% t-interval over seeds, not "

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import stats
 
-from analysis.stats.intervals import CONFIDENCE
+from archbench.analysis.stats.intervals import CONFIDENCE
 
 RESAMPLES = 10_000
 

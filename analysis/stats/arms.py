@@ -17,13 +17,19 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.load.object_columns import with_objects
-from analysis.load.run_record import NUMBERS
-from analysis.load.scale_order import scale_groups
-from analysis.stats.intervals import Estimate, binomial_error, is_share, mean_interval, share_interval
-from analysis.stats.trusted_speeds import with_trusted_speeds
-from analysis.stats.verdicts.family import MIN_SEEDS
-from experiments.tasks.metrics import LIKELIHOOD_TYPES, Reference
+from archbench.analysis.load.object_columns import with_objects
+from archbench.analysis.load.run_record import NUMBERS
+from archbench.analysis.load.scale_order import scale_groups
+from archbench.analysis.stats.intervals import (
+    Estimate,
+    binomial_error,
+    is_share,
+    mean_interval,
+    share_interval,
+)
+from archbench.analysis.stats.trusted_speeds import with_trusted_speeds
+from archbench.analysis.stats.verdicts.family import MIN_SEEDS
+from archbench.experiments.tasks.metrics import LIKELIHOOD_TYPES, Reference
 
 AXIS_WORDS = {
     "non_embedding": "non-embedding parameters",

@@ -19,10 +19,10 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from analysis.stats.arms import finished, reference_rows, study_setting
-from analysis.stats.grid import Grid
-from analysis.stats.intervals import share_interval
-from analysis.stats.targets.performance_profile import lines
+from archbench.analysis.stats.arms import finished, reference_rows, study_setting
+from archbench.analysis.stats.grid import Grid
+from archbench.analysis.stats.intervals import share_interval
+from archbench.analysis.stats.targets.performance_profile import lines
 
 SOLVED = 0.9
 """Default of ``study.solved`` of ladders."""

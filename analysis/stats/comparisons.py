@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pandas as pd
 
-from analysis.load.scale_order import scale_groups
-from analysis.stats.arms import (
+from archbench.analysis.load.scale_order import scale_groups
+from archbench.analysis.stats.arms import (
     arm_table,
     declared_baseline,
     in_finished_arms,
@@ -14,12 +14,12 @@ from analysis.stats.arms import (
     ranked,
     study_setting,
 )
-from analysis.stats.intervals import MARGINS
-from analysis.stats.solve_rates import solve_counts
-from analysis.stats.verdicts.documents import document_totals, hold_for_documents
-from analysis.stats.verdicts.solve_counts import solve_verdicts
-from analysis.stats.verdicts.tuning import hold_for_tuning
-from analysis.stats.verdicts.verdict import BETTER, UNDECIDED, WORSE, Verdict, untested, verdicts
+from archbench.analysis.stats.intervals import MARGINS
+from archbench.analysis.stats.solve_rates import solve_counts
+from archbench.analysis.stats.verdicts.documents import document_totals, hold_for_documents
+from archbench.analysis.stats.verdicts.solve_counts import solve_verdicts
+from archbench.analysis.stats.verdicts.tuning import hold_for_tuning
+from archbench.analysis.stats.verdicts.verdict import BETTER, UNDECIDED, WORSE, Verdict, untested, verdicts
 
 COLUMNS = [
     "task", "scale", "likelihood", "unit", "margin", "family", "model", "other", "difference",

@@ -7,18 +7,18 @@ from functools import cached_property
 
 import pandas as pd
 
-from analysis.stats.against_variable import against_scores
-from analysis.stats.arms import arm_table
-from analysis.stats.capacity import rungs
-from analysis.stats.comparisons import comparisons
-from analysis.stats.compute.decision_accuracy import decision_accuracy
-from analysis.stats.compute.multipliers import compute_multipliers
-from analysis.stats.extra_tests import further_scores
-from analysis.stats.likelihood_gap import gaps
-from analysis.stats.solve_rates import solve_rates
-from analysis.stats.text_slices import slice_table
-from analysis.stats.versus_baseline import with_differences
-from analysis.stats.warnings import study_warnings
+from archbench.analysis.stats.against_variable import against_scores
+from archbench.analysis.stats.arms import arm_table
+from archbench.analysis.stats.capacity import rungs
+from archbench.analysis.stats.comparisons import comparisons
+from archbench.analysis.stats.compute.decision_accuracy import decision_accuracy
+from archbench.analysis.stats.compute.multipliers import compute_multipliers
+from archbench.analysis.stats.extra_tests import further_scores
+from archbench.analysis.stats.likelihood_gap import gaps
+from archbench.analysis.stats.solve_rates import solve_rates
+from archbench.analysis.stats.text_slices import slice_table
+from archbench.analysis.stats.versus_baseline import with_differences
+from archbench.analysis.stats.warnings import study_warnings
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,10 @@ from collections.abc import Iterable
 
 import pandas as pd
 
-from analysis.load.scale_order import scale_groups
-from analysis.stats.arms import arm_table, finished
-from analysis.stats.grid import Grid
-from analysis.stats.intervals import mean_interval
+from archbench.analysis.load.scale_order import scale_groups
+from archbench.analysis.stats.arms import arm_table, finished
+from archbench.analysis.stats.grid import Grid
+from archbench.analysis.stats.intervals import mean_interval
 
 TRAINED = "as trained"
 """Column of the evaluation on the task as trained."""

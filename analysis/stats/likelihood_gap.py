@@ -10,10 +10,10 @@ import math
 
 import pandas as pd
 
-from analysis.load.scale_order import in_table, scale_groups, task_label
-from analysis.stats.arms import arm_table, finished, mixed_data, study_setting
-from analysis.stats.grid import Grid
-from analysis.stats.intervals import mean_interval
+from archbench.analysis.load.scale_order import in_table, scale_groups, task_label
+from archbench.analysis.stats.arms import arm_table, finished, mixed_data, study_setting
+from archbench.analysis.stats.grid import Grid
+from archbench.analysis.stats.intervals import mean_interval
 
 NOTE = (
     "A bound lies above the true value, so each gap (bound - exact) is an upper limit of the true gap. Gaps "

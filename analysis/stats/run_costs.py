@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pandas as pd
 
-from analysis.load.scale_order import TASK_SCALE, scale_groups, task_label
-from analysis.stats.grid import Grid
-from analysis.stats.intervals import mean_interval
-from experiments.runtime.errors import RunError
-from experiments.tracking.run_files import RunResult, read_result
+from archbench.analysis.load.scale_order import TASK_SCALE, scale_groups, task_label
+from archbench.analysis.stats.grid import Grid
+from archbench.analysis.stats.intervals import mean_interval
+from archbench.experiments.runtime.errors import RunError
+from archbench.experiments.tracking.run_files import RunResult, read_result
 
 FATES = ("complete", "diverged", "oom", "failed", "refused", "unreadable", "incomplete")
 COST_HEAD = [

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pandas as pd
 
-from analysis.stats.arms import finished, in_finished_arms, ranked
-from analysis.stats.solve_rates import solve_counts
-from analysis.stats.verdicts.family import MIN_SEEDS
-from experiments.runtime.console import plural
+from archbench.analysis.stats.arms import finished, in_finished_arms, ranked
+from archbench.analysis.stats.solve_rates import solve_counts
+from archbench.analysis.stats.verdicts.family import MIN_SEEDS
+from archbench.experiments.runtime.console import plural
 
 SOLVE_SEEDS = 10
 """With fewer seeds, comparisons of solve counts have little power."""

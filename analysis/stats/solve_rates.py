@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import pandas as pd
 
-from analysis.load.scale_order import in_table, scale_groups, task_label
-from analysis.stats.arms import arm_table, study_setting
-from analysis.stats.grid import Grid
-from analysis.stats.intervals import mean_interval, wilson_interval
+from archbench.analysis.load.scale_order import in_table, scale_groups, task_label
+from archbench.analysis.stats.arms import arm_table, study_setting
+from archbench.analysis.stats.grid import Grid
+from archbench.analysis.stats.intervals import mean_interval, wilson_interval
 
 BITS = "test_bits_per_answer"
 """Column of the cross-entropy of an answer."""

@@ -15,12 +15,18 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from analysis.load.scale_order import TASK_SCALE, scale_groups
-from analysis.stats.arms import arm_table, declared_baseline, in_finished_arms, mixed_data, study_setting
-from analysis.stats.intervals import ratio_residuals
-from analysis.stats.ranking.ranks import baseline_of
-from analysis.stats.verdicts.family import LEVEL, MIN_SEEDS
-from analysis.stats.verdicts.verdict import BETTER, UNDECIDED, WORSE, make_family
+from archbench.analysis.load.scale_order import TASK_SCALE, scale_groups
+from archbench.analysis.stats.arms import (
+    arm_table,
+    declared_baseline,
+    in_finished_arms,
+    mixed_data,
+    study_setting,
+)
+from archbench.analysis.stats.intervals import ratio_residuals
+from archbench.analysis.stats.ranking.ranks import baseline_of
+from archbench.analysis.stats.verdicts.family import LEVEL, MIN_SEEDS
+from archbench.analysis.stats.verdicts.verdict import BETTER, UNDECIDED, WORSE, make_family
 
 TEXT_METRIC = "bits_per_byte"
 COLUMNS = [

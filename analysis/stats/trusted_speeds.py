@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from analysis.load.scale_order import TASK_SCALE
+from archbench.analysis.load.scale_order import TASK_SCALE
 
 SPREAD = 1.15
 """Largest ratio of the speeds of two seeds of a model that are taken as undisturbed."""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pandas as pd
 
-from analysis.load.scale_order import scale_groups
-from analysis.stats.arms import arm_table, likelihood_group
-from analysis.stats.comparisons import comparisons, verdict_of
-from analysis.stats.ranking.ranks import baseline_of, ranks
-from analysis.stats.verdicts.verdict import UNDECIDED
+from archbench.analysis.load.scale_order import scale_groups
+from archbench.analysis.stats.arms import arm_table, likelihood_group
+from archbench.analysis.stats.comparisons import comparisons, verdict_of
+from archbench.analysis.stats.ranking.ranks import baseline_of, ranks
+from archbench.analysis.stats.verdicts.verdict import UNDECIDED
 
 
 def with_differences(

@@ -10,9 +10,9 @@ from itertools import product
 
 import pandas as pd
 
-from analysis.load.joined_studies import mixed_packages
-from analysis.load.scale_order import TASK_SCALE, in_table, scale_groups, task_label
-from analysis.stats.arms import (
+from archbench.analysis.load.joined_studies import mixed_packages
+from archbench.analysis.load.scale_order import TASK_SCALE, in_table, scale_groups, task_label
+from archbench.analysis.stats.arms import (
     arm_table,
     finished,
     in_finished_arms,
@@ -20,14 +20,14 @@ from analysis.stats.arms import (
     mixed_likelihoods,
     run_notes,
 )
-from analysis.stats.learning_rates.sensitivity import rate_warnings
-from analysis.stats.score_warnings import score_warnings
-from analysis.stats.trusted_speeds import speed_warnings
-from analysis.stats.verdicts.family import MIN_SEEDS
-from analysis.stats.verdicts.verdict import SEED_COUNTS
-from experiments.config.study import RULES
-from experiments.runtime.console import count, plural
-from experiments.tasks.metrics import LIKELIHOOD_TYPES
+from archbench.analysis.stats.learning_rates.sensitivity import rate_warnings
+from archbench.analysis.stats.score_warnings import score_warnings
+from archbench.analysis.stats.trusted_speeds import speed_warnings
+from archbench.analysis.stats.verdicts.family import MIN_SEEDS
+from archbench.analysis.stats.verdicts.verdict import SEED_COUNTS
+from archbench.experiments.config.study import RULES
+from archbench.experiments.runtime.console import count, plural
+from archbench.experiments.tasks.metrics import LIKELIHOOD_TYPES
 
 RESIDUAL_LIMIT = 0.01
 """Relative mismatch of a budget above which a warning is printed."""

@@ -13,18 +13,19 @@ from pathlib import Path
 import pandas as pd
 import yaml
 
-from analysis.files import parquet, write
-from analysis.load.study import load_study
-from analysis.submission.study import StudyRules
-from analysis.track.frame import study_frame
-from experiments.config import CONF
-from experiments.config.structured import PROJECT, typed
-from experiments.config.study import RULES
-from experiments.runtime.errors import DataError
-from experiments.runtime.run_status import RunStatus
-from experiments.runtime.yaml_state import read_yaml
-from experiments.tracking.provenance import SUFFIXES
-from experiments.tracking.run_files import HASHED
+from archbench.analysis.files import parquet, write
+from archbench.analysis.load.study import load_study
+from archbench.analysis.submission.study import StudyRules
+from archbench.analysis.track.frame import study_frame
+from archbench.experiments.config import CONF
+from archbench.experiments.config.old_names import user_code
+from archbench.experiments.config.structured import typed
+from archbench.experiments.config.study import RULES
+from archbench.experiments.runtime.errors import DataError
+from archbench.experiments.runtime.run_status import RunStatus
+from archbench.experiments.runtime.yaml_state import read_yaml
+from archbench.experiments.tracking.provenance import SUFFIXES
+from archbench.experiments.tracking.run_files import HASHED
 
 RECORD, RESULTS, RUNS, CONFIGS = "submission.yaml", "results.parquet", "records", "configs"
 FILES = ("result.json", *HASHED)
@@ -168,7 +169,7 @@ def write_submission(
     for name in submission.configs:
         (folder / CONFIGS / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(config_dir / name, folder / CONFIGS / name)
-    _copy_modules({name for code in frame["code"] for name in json.loads(code)}, folder)
+    _copy_modules({name for code in frame["code"] for name in user_code(json.loads(code))}, folder)
     write(folder / RESULTS, parquet(study_frame(folder / RUNS, rules.folder)))
     for cache in folder.rglob(CACHE):  # of what was read just now
         cache.unlink()
@@ -177,7 +178,7 @@ def write_submission(
 
 def _copy_modules(names: Iterable[str], folder: Path) -> None:
     """Copy the top-level modules of the user. Raises ValueError if one is not found."""
-    for name in sorted(set(names) - set(PROJECT)):
+    for name in sorted(set(names)):
         spec = importlib.util.find_spec(name)
         if spec is None:
             raise ValueError(f"no module {name!r}, which the runs have used: start in the folder that has it")

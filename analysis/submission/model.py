@@ -15,18 +15,19 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from architectures.backbone import Backbone
-from architectures.causality import TOLERANCE, add_noise, first_leak
-from experiments.config.structured import PROJECT
-from experiments.evaluation.measure import EVALUATION_SEED, first_examples, measure
-from experiments.objectives.objective import Objective, View
-from experiments.run.plan import Plan
-from experiments.run.run import new_model
-from experiments.run.settings import Settings
-from experiments.runtime.device import inference
-from experiments.tasks.metrics import GENERATED, SAMPLE, WHOLE, Metric
-from experiments.tasks.task import Task
-from experiments.training.loss import Loss
+from archbench.architectures.backbone import Backbone
+from archbench.architectures.causality import TOLERANCE, add_noise, first_leak
+from archbench.experiments.config.old_names import current_name
+from archbench.experiments.config.structured import PACKAGE
+from archbench.experiments.evaluation.measure import EVALUATION_SEED, first_examples, measure
+from archbench.experiments.objectives.objective import Objective, View
+from archbench.experiments.run.plan import Plan
+from archbench.experiments.run.run import new_model
+from archbench.experiments.run.settings import Settings
+from archbench.experiments.runtime.device import inference
+from archbench.experiments.tasks.metrics import GENERATED, SAMPLE, WHOLE, Metric
+from archbench.experiments.tasks.task import Task
+from archbench.experiments.training.loss import Loss
 
 SEQUENCES = 16
 """Sequences of the test split that the checks run the model on."""
@@ -95,7 +96,7 @@ def is_user_code(settings: Settings) -> bool:
 
     The class could state another module than that of its file, so the configuration tells.
     """
-    return str(settings.resolved["backbone"]["_target_"]).partition(".")[0] not in PROJECT
+    return current_name(str(settings.resolved["backbone"]["_target_"])).partition(".")[0] != PACKAGE
 
 
 def flop_problems(settings: Settings, model: Backbone, view: View) -> Iterator[str]:
@@ -146,7 +147,7 @@ def changing_tensors(model: Backbone) -> list[Tensor]:
 def is_project_class(cls: type) -> bool:
     """Return True for a class of this project, also if others state its module."""
     module = sys.modules.get(cls.__module__)
-    return cls.__module__.partition(".")[0] in PROJECT and getattr(module, cls.__name__, None) is cls
+    return cls.__module__.partition(".")[0] == PACKAGE and getattr(module, cls.__name__, None) is cls
 
 
 def training_flops(settings: Settings, objective: Objective, model: Backbone, view: View) -> int:

@@ -10,17 +10,18 @@ from pathlib import Path
 
 import pandas as pd
 
-from experiments.config.sections import parse_sections
-from experiments.config.structured import PROJECT
-from experiments.run.plan import Plan
-from experiments.run.result_parts import planned_result
-from experiments.run.settings import Settings, read_settings
-from experiments.runtime.atomic_io import plain
-from experiments.runtime.run_status import FINAL, RunStatus
-from experiments.runtime.yaml_state import read_yaml
-from experiments.tasks.metrics import GENERATED, Metric
-from experiments.tracking.provenance import used_modules
-from experiments.tracking.run_files import RunResult, read_result
+from archbench.experiments.config.old_names import user_code
+from archbench.experiments.config.sections import parse_sections
+from archbench.experiments.run.plan import Plan
+from archbench.experiments.run.result_parts import planned_result
+from archbench.experiments.run.settings import Settings, read_settings
+from archbench.experiments.runtime.atomic_io import plain
+from archbench.experiments.runtime.imported_sources import PACKAGE
+from archbench.experiments.runtime.run_status import FINAL, RunStatus
+from archbench.experiments.runtime.yaml_state import read_yaml
+from archbench.experiments.tasks.metrics import GENERATED, Metric
+from archbench.experiments.tracking.provenance import used_modules
+from archbench.experiments.tracking.run_files import RunResult, read_result
 
 
 def name_of(run: pd.Series) -> str:
@@ -159,9 +160,9 @@ def code_problems(frame: pd.DataFrame, current: Mapping[str, str]) -> Iterator[s
     """Yield the modules of the user that are not those of the runs; ``current`` are the submitted hashes."""
     problems = []
     for code in frame["code"].dropna().unique():
-        recorded = {name: digest for name, digest in json.loads(code).items() if name not in PROJECT}
+        recorded = user_code(json.loads(code))
         for name in sorted(recorded.keys() | current.keys()):
-            if name not in PROJECT and recorded.get(name) != current.get(name):
+            if recorded.get(name) != current.get(name):
                 problems.append(f"{name}.py is not the module that the runs have used")
     yield from dict.fromkeys(problems)
 
@@ -231,6 +232,7 @@ def curve_problems(
 
 def import_problems(modules: Mapping[str, str]) -> Iterator[str]:
     """Yield the imports of user modules that a model does not need: data, scores, checks; by module name."""
-    for module in sorted(modules.keys() - set(PROJECT)):
-        for name in sorted(used_modules(module) & {"experiments", "analysis", "conf", "slurm"}):
-            yield f"{module}.py imports {name}: of this project, a backbone imports architectures only"
+    for module in sorted(modules):
+        for name in sorted(used_modules(module)):
+            if name.partition(".")[0] == PACKAGE and not f"{name}.".startswith(f"{PACKAGE}.architectures."):
+                yield f"{module}.py imports {name}: a backbone imports {PACKAGE}.architectures only"

@@ -17,14 +17,14 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 
-import experiments.config.schema  # noqa: F401  # registers what the YAML files extend
-from analysis.files import write
-from analysis.rates import chosen
-from analysis.stats.learning_rates.choice import ARM, best_rates, rate_table
-from analysis.track.runs import listed
-from experiments.config import CONF
-from experiments.config.hydra_overrides import explain
-from experiments.runtime.errors import ConfigError, nearest
+import archbench.experiments.config.schema  # noqa: F401  # registers what the YAML files extend
+from archbench.analysis.files import write
+from archbench.analysis.rates import chosen
+from archbench.analysis.stats.learning_rates.choice import ARM, best_rates, rate_table
+from archbench.analysis.track.runs import listed
+from archbench.experiments.config import CONF
+from archbench.experiments.config.hydra_overrides import explain
+from archbench.experiments.runtime.errors import ConfigError, nearest
 
 RATE = "optimizer.learning_rate"
 MODEL = ("backbone", "names.backbone")

@@ -19,12 +19,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from analysis.submission.folder import Submission, model_configs, write_submission
-from analysis.submission.study import expected_runs, read_study
-from analysis.submission.validate import ValidateConfig, report
-from experiments.config.backbone_file import class_paths
-from experiments.config.options import run_command
-from experiments.runtime.errors import ConfigError
+from archbench.analysis.submission.folder import Submission, model_configs, write_submission
+from archbench.analysis.submission.study import expected_runs, read_study
+from archbench.analysis.submission.validate import ValidateConfig, report
+from archbench.experiments.config.backbone_file import class_paths
+from archbench.experiments.config.options import run_command
+from archbench.experiments.runtime.errors import ConfigError
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,7 +12,7 @@ import stat
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from experiments.runtime.errors import DataError
+from archbench.experiments.runtime.errors import DataError
 
 MOST_BYTES, MOST_FILES = 2**30, 100_000
 """A run takes about 100 KB in its submission."""

@@ -28,8 +28,8 @@ from pathlib import Path
 import pandas as pd
 import torch
 
-from analysis.load.study import load_study
-from analysis.submission.folder import (
+from archbench.analysis.load.study import load_study
+from archbench.analysis.submission.folder import (
     CONFIGS,
     RESULTS,
     RUNS,
@@ -40,8 +40,8 @@ from analysis.submission.folder import (
     load_runs,
     read_submission,
 )
-from analysis.submission.model import expected_scores, model_problems, pretrained_problems
-from analysis.submission.records import (
+from archbench.analysis.submission.model import expected_scores, model_problems, pretrained_problems
+from archbench.analysis.submission.records import (
     code_problems,
     curve_problems,
     frame_problems,
@@ -55,7 +55,7 @@ from analysis.submission.records import (
     stored_result,
     stored_settings,
 )
-from analysis.submission.study import (
+from archbench.analysis.submission.study import (
     StudyRules,
     composed_model,
     expected_runs,
@@ -64,21 +64,31 @@ from analysis.submission.study import (
     submitted_trials,
     trial_problems,
 )
-from analysis.submission.untrusted import check_files, override_problems, study_problems, yaml_problems
-from analysis.track.frame import study_frame
-from experiments.config.options import run_command
-from experiments.config.structured import PROJECT, is_own
-from experiments.config.study import RULES
-from experiments.run.load_model import load_model
-from experiments.run.plan import plan
-from experiments.runtime.child_processes import run_python
-from experiments.runtime.errors import ConfigError, DataError, RunError, as_run_errors, nearest_folder
-from experiments.runtime.run_status import FINAL, RunStatus
-from experiments.tracking.provenance import code_hashes
-from experiments.tracking.results_frame import NEEDED, read_results
+from archbench.analysis.submission.untrusted import (
+    check_files,
+    override_problems,
+    study_problems,
+    yaml_problems,
+)
+from archbench.analysis.track.frame import study_frame
+from archbench.experiments.config.old_names import current_name, user_code
+from archbench.experiments.config.options import run_command
+from archbench.experiments.config.structured import PACKAGE, is_own
+from archbench.experiments.config.study import RULES
+from archbench.experiments.run.load_model import load_model
+from archbench.experiments.run.plan import plan
+from archbench.experiments.runtime.child_processes import run_python
+from archbench.experiments.runtime.errors import (
+    ConfigError,
+    DataError,
+    RunError,
+    as_run_errors,
+    nearest_folder,
+)
+from archbench.experiments.runtime.run_status import FINAL, RunStatus
+from archbench.experiments.tracking.provenance import code_hashes
+from archbench.experiments.tracking.results_frame import NEEDED, read_results
 
-INSTALLED = (*PROJECT, "analysis", "conf", "slurm")
-"""Packages of this project."""
 AT_START = ("sitecustomize", "usercustomize")
 """Modules that Python imports when it starts."""
 
@@ -182,7 +192,7 @@ def open_submission(config: ValidateConfig, scratch: Path) -> Opened:
         raise DataError("; ".join(found))
     for path in folder.iterdir():
         is_module = path.suffix == ".py" or (path.is_dir() and path.name not in (RUNS, CONFIGS))
-        if is_module and (path.stem in (*INSTALLED, *AT_START) or not is_own(path.stem)):
+        if is_module and (path.stem in (PACKAGE, *AT_START) or not is_own(path.stem)):
             raise DataError(f"{path.name} would replace an installed module: rename it, and train again")
     # The submitted modules come first in this process and in those that it starts.
     copy_modules(folder, code := scratch / "code")
@@ -219,8 +229,8 @@ def rule_problems(opened: Opened) -> Iterator[str]:
 def record_problems(opened: Opened) -> Iterator[str]:
     """Yield what is wrong with the submitted files, and with the model that is built from them."""
     backbone = composed_model(opened.rules, opened.submission.overrides).backbone
-    module = str(backbone.get("_target_", "")).rpartition(".")[0]
-    current = code_hashes([module])
+    module = current_name(str(backbone.get("_target_", ""))).rpartition(".")[0]
+    current = user_code(code_hashes([module]))
     yield from code_problems(opened.frame, current)
     yield from import_problems(current)
     for _, run in opened.frame.iterrows():
@@ -269,7 +279,7 @@ def repeat(opened: Opened, run: pd.Series) -> Iterator[str]:
     """Train a submitted run again, and yield what differs."""
     words = dict(zip(names_of(opened.expected), opened.expected["words"], strict=True))[run["name"]]
     print(f"training {run['name']} again", flush=True)
-    run_python(["-m", "experiments.train", *words, *opened.rules.search_path])
+    run_python(["-m", "archbench.experiments.train", *words, *opened.rules.search_path])
     repeated = load_study(opened.retrained, run["study"]).iloc[0]
     tolerance = opened.config.tolerance
     yield from repeated_problems(run["name"], stored_result(run), stored_result(repeated), tolerance)

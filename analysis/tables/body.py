@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from analysis.stats.arms import likelihood_group, ranked
-from analysis.tables.columns import Column, score_text
+from archbench.analysis.stats.arms import likelihood_group, ranked
+from archbench.analysis.tables.columns import Column, score_text
 
 GROUPS = {
     "exact": "exact likelihood",

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from analysis.load.arm_names import split_name
-from analysis.stats.verdicts.verdict import UNDECIDED
-from analysis.tables.format import flops, seconds, si, size
-from experiments.runtime.console import WIDTH, plural
+from archbench.analysis.load.arm_names import split_name
+from archbench.analysis.stats.verdicts.verdict import UNDECIDED
+from archbench.analysis.tables.format import flops, seconds, si, size
+from archbench.experiments.runtime.console import WIDTH, plural
 
 MOST_COLUMNS = 8
 NONE = pd.Series(dtype=float)

@@ -7,14 +7,14 @@ from collections.abc import Iterator
 
 import pandas as pd
 
-from analysis.stats.arms import study_setting
-from analysis.stats.compute.multiplier import SAME_BUDGET
-from analysis.stats.compute.multipliers import GROUP
-from analysis.stats.grid import Grid
-from analysis.stats.targets.performance_profile import lines
-from analysis.stats.trusted_speeds import with_trusted_speeds
-from analysis.tables.format import BOUNDS, budget, interval_in_brackets, multiplier, si, size
-from analysis.tables.sentences import Answer, enumerated, with_likelihood
+from archbench.analysis.stats.arms import study_setting
+from archbench.analysis.stats.compute.multiplier import SAME_BUDGET
+from archbench.analysis.stats.compute.multipliers import GROUP
+from archbench.analysis.stats.grid import Grid
+from archbench.analysis.stats.targets.performance_profile import lines
+from archbench.analysis.stats.trusted_speeds import with_trusted_speeds
+from archbench.analysis.tables.format import BOUNDS, budget, interval_in_brackets, multiplier, si, size
+from archbench.analysis.tables.sentences import Answer, enumerated, with_likelihood
 
 VERDICTS = {
     "ahead": "is ahead of {}",

@@ -6,10 +6,10 @@ import math
 
 import pandas as pd
 
-from analysis.stats.compute.multipliers import GROUP
-from analysis.stats.grid import Grid
-from analysis.tables.format import budget
-from analysis.tables.sentences import with_likelihood
+from archbench.analysis.stats.compute.multipliers import GROUP
+from archbench.analysis.stats.grid import Grid
+from archbench.analysis.tables.format import budget
+from archbench.analysis.tables.sentences import with_likelihood
 
 HEAD = [
     "FLOPs",

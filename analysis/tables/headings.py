@@ -6,15 +6,15 @@ import json
 
 import pandas as pd
 
-from analysis.load.scale_order import task_label
-from analysis.stats.arms import AXIS_WORDS
-from analysis.stats.comparisons import ALL_PAIRS, BASELINE, UNLEARNED
-from analysis.stats.verdicts.family import MIN_SEEDS
-from analysis.stats.verdicts.verdict import BETTER, EQUIVALENT, NO_SPREAD, WORSE
-from analysis.stats.versus_baseline import verdict_phrase
-from analysis.tables.columns import interval, p_text
-from analysis.tables.format import flops, si
-from experiments.runtime.console import plural
+from archbench.analysis.load.scale_order import task_label
+from archbench.analysis.stats.arms import AXIS_WORDS
+from archbench.analysis.stats.comparisons import ALL_PAIRS, BASELINE, UNLEARNED
+from archbench.analysis.stats.verdicts.family import MIN_SEEDS
+from archbench.analysis.stats.verdicts.verdict import BETTER, EQUIVALENT, NO_SPREAD, WORSE
+from archbench.analysis.stats.versus_baseline import verdict_phrase
+from archbench.analysis.tables.columns import interval, p_text
+from archbench.analysis.tables.format import flops, si
+from archbench.experiments.runtime.console import plural
 
 EQUAL = 0.01
 """Relative difference of training tokens or FLOPs below which they count as equal."""

@@ -6,11 +6,11 @@ import re
 
 import pandas as pd
 
-from analysis.load.scale_order import scale_groups
-from analysis.stats.computed import Computed
-from analysis.tables.body import table_rows
-from analysis.tables.columns import Column, fitted, table_columns
-from analysis.tables.headings import (
+from archbench.analysis.load.scale_order import scale_groups
+from archbench.analysis.stats.computed import Computed
+from archbench.analysis.tables.body import table_rows
+from archbench.analysis.tables.columns import Column, fitted, table_columns
+from archbench.analysis.tables.headings import (
     counts_line,
     held_equal,
     how_compared,
@@ -19,9 +19,9 @@ from analysis.tables.headings import (
     scored_line,
     title,
 )
-from analysis.tables.sentences import answers
-from analysis.tables.text import COLUMNS_NOTE
-from experiments.runtime.streams import printable
+from archbench.analysis.tables.sentences import answers
+from archbench.analysis.tables.text import COLUMNS_NOTE
+from archbench.experiments.runtime.streams import printable
 
 ESCAPED = {
     "\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from experiments.runtime.streams import printable
+from archbench.experiments.runtime.streams import printable
 
 _SPECIAL = re.compile(
     r"[`\\]"  # code, escapes

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from analysis.load.scale_order import scale_groups, task_label
-from analysis.stats.arms import BELOW, likelihood_group, ranked
-from analysis.stats.solve_rates import SOLVED
-from analysis.stats.verdicts.family import MIN_SEEDS
-from analysis.tables.columns import interval, mean_text, p_text
-from experiments.runtime.console import plural
+from archbench.analysis.load.scale_order import scale_groups, task_label
+from archbench.analysis.stats.arms import BELOW, likelihood_group, ranked
+from archbench.analysis.stats.solve_rates import SOLVED
+from archbench.analysis.stats.verdicts.family import MIN_SEEDS
+from archbench.analysis.tables.columns import interval, mean_text, p_text
+from archbench.experiments.runtime.console import plural
 
 TYPES = {
     "exact": "exact likelihoods",

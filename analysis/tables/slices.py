@@ -7,12 +7,12 @@ from collections.abc import Iterator
 
 import pandas as pd
 
-from analysis.load.scale_order import TASK_SCALE, scale_groups, task_label
-from analysis.stats.grid import Grid
-from analysis.stats.text_slices import RECALL, slice_sentences
-from analysis.stats.verdicts.verdict import UNDECIDED
-from analysis.tables.sentences import with_likelihood
-from experiments.tasks.metrics import LIKELIHOOD_TYPES
+from archbench.analysis.load.scale_order import TASK_SCALE, scale_groups, task_label
+from archbench.analysis.stats.grid import Grid
+from archbench.analysis.stats.text_slices import RECALL, slice_sentences
+from archbench.analysis.stats.verdicts.verdict import UNDECIDED
+from archbench.analysis.tables.sentences import with_likelihood
+from archbench.experiments.tasks.metrics import LIKELIHOOD_TYPES
 
 NOTE = (
     "Bits per token of the slice, with its share of the bytes; + is a gain over the baseline of the "

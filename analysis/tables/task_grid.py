@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import pandas as pd
 
-from analysis.load.scale_order import TASK_SCALE, scale_groups
-from analysis.stats.arms import arm_table, finished, mixed_data
-from analysis.stats.grid import Grid
-from analysis.stats.solve_rates import SOLVED, solve_rates
-from analysis.stats.targets.performance_profile import lines
-from analysis.tables import markdown
-from analysis.tables.markdown import escaped
+from archbench.analysis.load.scale_order import TASK_SCALE, scale_groups
+from archbench.analysis.stats.arms import arm_table, finished, mixed_data
+from archbench.analysis.stats.grid import Grid
+from archbench.analysis.stats.solve_rates import SOLVED, solve_rates
+from archbench.analysis.stats.targets.performance_profile import lines
+from archbench.analysis.tables import markdown
+from archbench.analysis.tables.markdown import escaped
 
 
 def task_grid(frame: pd.DataFrame) -> pd.DataFrame:

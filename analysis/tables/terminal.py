@@ -7,8 +7,8 @@ import textwrap
 from rich.console import RenderableType
 from rich.text import Text
 
-from analysis.stats.grid import Grid
-from experiments.runtime.console import WIDTH, fit, plain_table
+from archbench.analysis.stats.grid import Grid
+from archbench.experiments.runtime.console import WIDTH, fit, plain_table
 
 
 def wrapped(line: str, style: str = "") -> Text:

@@ -14,25 +14,25 @@ import pandas as pd
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
-from analysis.load.scale_order import in_table, scale_groups
-from analysis.stats import against_variable as against
-from analysis.stats import likelihood_gap as gap
-from analysis.stats import solve_rates as solved
-from analysis.stats.arms import study_setting
-from analysis.stats.capacity import capacity_grids
-from analysis.stats.computed import Computed
-from analysis.stats.extra_tests import further_grid, published
-from analysis.stats.grid import Grid
-from analysis.stats.targets.performance_profile import across_tasks, profile_grid
-from analysis.stats.targets.steps_to_loss import steps_grid
-from analysis.stats.verdicts.verdict import BETTER, WORSE
-from analysis.stats.versus_baseline import with_differences
-from analysis.tables import markdown
-from analysis.tables.body import Row, table_rows
-from analysis.tables.columns import Column, fitted, table_columns
-from analysis.tables.compute import compute_grids, over_compute
-from analysis.tables.decision_accuracy import decision_grids
-from analysis.tables.headings import (
+from archbench.analysis.load.scale_order import in_table, scale_groups
+from archbench.analysis.stats import against_variable as against
+from archbench.analysis.stats import likelihood_gap as gap
+from archbench.analysis.stats import solve_rates as solved
+from archbench.analysis.stats.arms import study_setting
+from archbench.analysis.stats.capacity import capacity_grids
+from archbench.analysis.stats.computed import Computed
+from archbench.analysis.stats.extra_tests import further_grid, published
+from archbench.analysis.stats.grid import Grid
+from archbench.analysis.stats.targets.performance_profile import across_tasks, profile_grid
+from archbench.analysis.stats.targets.steps_to_loss import steps_grid
+from archbench.analysis.stats.verdicts.verdict import BETTER, WORSE
+from archbench.analysis.stats.versus_baseline import with_differences
+from archbench.analysis.tables import markdown
+from archbench.analysis.tables.body import Row, table_rows
+from archbench.analysis.tables.columns import Column, fitted, table_columns
+from archbench.analysis.tables.compute import compute_grids, over_compute
+from archbench.analysis.tables.decision_accuracy import decision_grids
+from archbench.analysis.tables.headings import (
     counts_line,
     held_equal,
     how_compared,
@@ -42,11 +42,11 @@ from analysis.tables.headings import (
     scored_line,
     title,
 )
-from analysis.tables.markdown import escaped
-from analysis.tables.sentences import answers
-from analysis.tables.slices import recall_grid
-from analysis.tables.terminal import grid_parts, wrapped
-from experiments.runtime.console import WIDTH
+from archbench.analysis.tables.markdown import escaped
+from archbench.analysis.tables.sentences import answers
+from archbench.analysis.tables.slices import recall_grid
+from archbench.analysis.tables.terminal import grid_parts, wrapped
+from archbench.experiments.runtime.console import WIDTH
 
 LEAST = 24
 """Minimum width of a note in a table."""

@@ -22,19 +22,19 @@ from pathlib import Path
 
 import pandas as pd
 
-from analysis.figures.files import figure_bytes
-from analysis.files import csv_text, parquet, write
-from analysis.rates import MAX_ROUNDS
-from analysis.report.page import find, render_page
-from analysis.stats.arms import arm_table
-from analysis.stats.comparisons import comparisons
-from analysis.stats.targets.target_profiles import to_target
-from analysis.stats.text_slices import slice_table
-from analysis.track.early import early_decisions
-from analysis.track.frame import track_frame
-from analysis.track.overview import overview
-from analysis.track.page import TrackResults, fill_page, track_markdown, verdict_lines
-from analysis.track.results import (
+from archbench.analysis.figures.files import figure_bytes
+from archbench.analysis.files import csv_text, parquet, write
+from archbench.analysis.rates import MAX_ROUNDS
+from archbench.analysis.report.page import find, render_page
+from archbench.analysis.stats.arms import arm_table
+from archbench.analysis.stats.comparisons import comparisons
+from archbench.analysis.stats.targets.target_profiles import to_target
+from archbench.analysis.stats.text_slices import slice_table
+from archbench.analysis.track.early import early_decisions
+from archbench.analysis.track.frame import track_frame
+from archbench.analysis.track.overview import overview
+from archbench.analysis.track.page import TrackResults, fill_page, track_markdown, verdict_lines
+from archbench.analysis.track.results import (
     carried_over,
     held_out,
     history,
@@ -42,12 +42,12 @@ from analysis.track.results import (
     score_table,
     scored_runs,
 )
-from analysis.track.rules import Track, check_backbones, read_track
-from analysis.track.runs import listed, missing, show_plan, sweep, train
-from analysis.track.tuning import write_rates
-from experiments.config import CONF
-from experiments.config.backbone_file import class_paths
-from experiments.config.options import run_command
+from archbench.analysis.track.rules import Track, check_backbones, read_track
+from archbench.analysis.track.runs import listed, missing, show_plan, sweep, train
+from archbench.analysis.track.tuning import write_rates
+from archbench.experiments.config import CONF
+from archbench.experiments.config.backbone_file import class_paths
+from archbench.experiments.config.options import run_command
 
 DOCS = CONF.parent / "docs" / "tracks"
 REFERENCE = "decoder"

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from analysis.stats.compute.decision_accuracy import MIN_MODELS, signal_to_noise
+from archbench.analysis.stats.compute.decision_accuracy import MIN_MODELS, signal_to_noise
 
 FRACTIONS = (0.25, 0.5)
 """Fractions of the training steps at which models are compared."""

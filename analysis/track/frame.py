@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pandas as pd
 
-from analysis.load.study import load_history, load_study
-from analysis.stats.targets.steps_to_loss import validation_curve
-from analysis.track.rules import Track
-from experiments.config import CONF
-from experiments.tracking.results_frame import read_results
+from archbench.analysis.load.study import load_history, load_study
+from archbench.analysis.stats.targets.steps_to_loss import validation_curve
+from archbench.analysis.track.rules import Track
+from archbench.experiments.config import CONF
+from archbench.experiments.tracking.results_frame import read_results
 
 KEY = ["study", "cell", "digest", "seed"]
 LEFT_OUT = ["path", "arm"]

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from analysis.stats.arms import ranked
-from analysis.stats.targets.target_profiles import FACTORS, performance_profiles
-from analysis.stats.verdicts.verdict import BETTER, UNDECIDED
-from analysis.tables.markdown import escaped, table
-from analysis.track.results import both_directions, unbeaten
-from analysis.track.rules import Track
-from experiments.runtime.console import plural
+from archbench.analysis.stats.arms import ranked
+from archbench.analysis.stats.targets.target_profiles import FACTORS, performance_profiles
+from archbench.analysis.stats.verdicts.verdict import BETTER, UNDECIDED
+from archbench.analysis.tables.markdown import escaped, table
+from archbench.analysis.track.results import both_directions, unbeaten
+from archbench.analysis.track.rules import Track
+from archbench.experiments.runtime.console import plural
 
 BEGIN, END = "<!-- tables:begin -->", "<!-- tables:end -->"
 NOT_RUN = "not run"

@@ -7,12 +7,12 @@ import math
 
 import pandas as pd
 
-from analysis.stats.arms import is_guess, ranked
-from analysis.stats.comparisons import UNLEARNED, comparisons, verdict_of
-from analysis.stats.verdicts.verdict import BETTER, WORSE
-from analysis.track.rules import Track
-from analysis.track.tuning import with_tuning
-from experiments.tasks.metrics import Reference
+from archbench.analysis.stats.arms import is_guess, ranked
+from archbench.analysis.stats.comparisons import UNLEARNED, comparisons, verdict_of
+from archbench.analysis.stats.verdicts.verdict import BETTER, WORSE
+from archbench.analysis.track.rules import Track
+from archbench.analysis.track.tuning import with_tuning
+from archbench.experiments.tasks.metrics import Reference
 
 SCORE_COLUMNS = [
     "task", "kind", "arm", "likelihood", "metric", "status", "score", "low", "high", "seeds", "runs",

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from experiments.config import CONF
-from experiments.config.structured import typed
-from experiments.config.study import WorkloadConfig
-from experiments.runtime.errors import ConfigError, nearest
-from experiments.runtime.yaml_state import read_yaml
+from archbench.experiments.config import CONF
+from archbench.experiments.config.structured import typed
+from archbench.experiments.config.study import WorkloadConfig
+from archbench.experiments.runtime.errors import ConfigError, nearest
+from archbench.experiments.runtime.yaml_state import read_yaml
 
 MAIN = "laptop"
 """The track whose study is ``compare``."""

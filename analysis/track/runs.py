@@ -11,11 +11,11 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from analysis.track.rules import Track
-from experiments.config.study import typed_command
-from experiments.runtime.child_processes import run_python
-from experiments.runtime.errors import ConfigError
-from experiments.runtime.run_status import FINAL
+from archbench.analysis.track.rules import Track
+from archbench.experiments.config.study import typed_command
+from archbench.experiments.runtime.child_processes import run_python
+from archbench.experiments.runtime.errors import ConfigError
+from archbench.experiments.runtime.run_status import FINAL
 
 DIVERGED = 4
 """Exit code of ``experiments.train`` if a run diverged, which is a result."""
@@ -34,7 +34,7 @@ def listed(overrides: Sequence[str]) -> pd.DataFrame:
 
     Raises ConfigError if the command fails for all of them.
     """
-    done = run_python(["-m", "experiments.plan", *overrides, "--list"], capture=True)
+    done = run_python(["-m", "archbench.experiments.plan", *overrides, "--list"], capture=True)
     lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
     if not lines:
         raise ConfigError(
@@ -53,7 +53,7 @@ def missing(runs: pd.DataFrame) -> pd.DataFrame:
 def train(overrides: Sequence[str]) -> None:
     """Train the missing runs of a sweep. Raises ValueError if the command fails."""
     print(typed_command("train", *overrides), flush=True)
-    code = run_python(["-m", "experiments.train", *overrides]).returncode
+    code = run_python(["-m", "archbench.experiments.train", *overrides]).returncode
     if code not in (0, DIVERGED, REFUSED):
         raise ValueError(f"the command above ended with exit code {code}: see its message")
 
@@ -61,6 +61,6 @@ def train(overrides: Sequence[str]) -> None:
 def show_plan(overrides: Sequence[str]) -> None:
     """Print the cost of the runs of a sweep. Raises ValueError if the command fails."""
     print(typed_command("plan", *overrides), flush=True)
-    code = run_python(["-m", "experiments.plan", *overrides]).returncode
+    code = run_python(["-m", "archbench.experiments.plan", *overrides]).returncode
     if code not in (0, REFUSED):
         raise ValueError(f"the command above ended with exit code {code}: see its message")

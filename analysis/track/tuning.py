@@ -8,10 +8,10 @@ from pathlib import Path
 import pandas as pd
 import yaml
 
-from analysis.files import write
-from analysis.rates import chosen
-from analysis.stats.learning_rates.choice import ENDED, best_rates, rate_means
-from analysis.track.rules import Track
+from archbench.analysis.files import write
+from archbench.analysis.rates import chosen
+from archbench.analysis.stats.learning_rates.choice import ENDED, best_rates, rate_means
+from archbench.analysis.track.rules import Track
 
 
 def rate_rows(track: Track, frame: pd.DataFrame) -> pd.DataFrame:

@@ -13,18 +13,18 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.figures.matplotlib_export import printed
-from analysis.files import csv_text, parquet
-from analysis.report.page import Findings
-from analysis.stats.comparisons import comparisons
-from analysis.stats.versus_baseline import with_differences
-from analysis.stats.warnings import study_warnings
-from experiments.config.schema import TrackingConfig
-from experiments.runtime.atomic_io import write_json
-from experiments.runtime.json_state import read_mark
-from experiments.runtime.secrets import redact
-from experiments.tracking.tracker import SPEC, RunIdentity
-from experiments.tracking.wandb import start
+from archbench.analysis.figures.matplotlib_export import printed
+from archbench.analysis.files import csv_text, parquet
+from archbench.analysis.report.page import Findings
+from archbench.analysis.stats.comparisons import comparisons
+from archbench.analysis.stats.versus_baseline import with_differences
+from archbench.analysis.stats.warnings import study_warnings
+from archbench.experiments.config.schema import TrackingConfig
+from archbench.experiments.runtime.atomic_io import write_json
+from archbench.experiments.runtime.json_state import read_mark
+from archbench.experiments.runtime.secrets import redact
+from archbench.experiments.tracking.tracker import SPEC, RunIdentity
+from archbench.experiments.tracking.wandb import start
 
 MARK = "wandb-analysis.json"
 

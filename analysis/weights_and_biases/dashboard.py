@@ -20,19 +20,19 @@ from typing import Any
 import pandas as pd
 from typing_extensions import TypedDict
 
-from analysis.load.study import load_history, load_study
-from analysis.report.page import find
-from analysis.stats.targets.steps_to_loss import with_steps
-from analysis.weights_and_biases import analysis_run
-from analysis.weights_and_biases.analysis_run import Contents, contents, upload_analysis
-from analysis.weights_and_biases.options import WandbConfig, require_key, wandb_failures
-from experiments.config.options import run_command
-from experiments.runtime.atomic_io import write_json
-from experiments.runtime.errors import ConfigError
-from experiments.runtime.json_state import mismatch, read_mark
-from experiments.tracking.run_folder import RunFolder
-from experiments.tracking.tracker import SPEC
-from experiments.tracking.upload import study_folders, upload
+from archbench.analysis.load.study import load_history, load_study
+from archbench.analysis.report.page import find
+from archbench.analysis.stats.targets.steps_to_loss import with_steps
+from archbench.analysis.weights_and_biases import analysis_run
+from archbench.analysis.weights_and_biases.analysis_run import Contents, contents, upload_analysis
+from archbench.analysis.weights_and_biases.options import WandbConfig, require_key, wandb_failures
+from archbench.experiments.config.options import run_command
+from archbench.experiments.runtime.atomic_io import write_json
+from archbench.experiments.runtime.errors import ConfigError
+from archbench.experiments.runtime.json_state import mismatch, read_mark
+from archbench.experiments.tracking.run_folder import RunFolder
+from archbench.experiments.tracking.tracker import SPEC
+from archbench.experiments.tracking.upload import study_folders, upload
 
 MARK = "wandb-dashboard.json"
 
@@ -63,7 +63,7 @@ class DashboardConfig(WandbConfig):
 
 def specs(frame: pd.DataFrame, sent: Contents, config: DashboardConfig) -> dict[str, Any]:
     """Return what a dry run writes, by file name."""
-    from analysis.weights_and_biases import workspace as wandb_views  # takes most of a second
+    from archbench.analysis.weights_and_biases import workspace as wandb_views  # takes most of a second
 
     figures = [f"figures/{name}" for name in sent.figures]
     study = {"spec": SPEC, "study": config.study, "project": config.sent_to, "entity": config.entity}
@@ -90,7 +90,7 @@ def send(frame: pd.DataFrame, sent: Contents, config: DashboardConfig) -> int:
     """Upload and save everything; return the number of runs that failed. Raises whatever W&B raises."""
     import wandb
 
-    from analysis.weights_and_biases import workspace as wandb_views
+    from archbench.analysis.weights_and_biases import workspace as wandb_views
 
     project, entity = config.sent_to, config.entity or str(wandb.Api().default_entity)
     failed = 0

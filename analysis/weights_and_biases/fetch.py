@@ -25,14 +25,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from analysis.weights_and_biases.options import WandbConfig, require_key, wandb_failures
-from experiments.config.options import run_command
-from experiments.runtime.atomic_io import write_json
-from experiments.runtime.errors import DataError
-from experiments.runtime.json_state import read_mark
-from experiments.tracking.run_files import FETCHED, RunResult, read_result
-from experiments.tracking.tracker import FILES
-from experiments.tracking.wandb import FILES as FOLDER
+from archbench.analysis.weights_and_biases.options import WandbConfig, require_key, wandb_failures
+from archbench.experiments.config.options import run_command
+from archbench.experiments.runtime.atomic_io import write_json
+from archbench.experiments.runtime.errors import DataError
+from archbench.experiments.runtime.json_state import read_mark
+from archbench.experiments.tracking.run_files import FETCHED, RunResult, read_result
+from archbench.experiments.tracking.tracker import FILES
+from archbench.experiments.tracking.wandb import FILES as FOLDER
 
 NAME = re.compile(r"(?!\.)[\w.+-]+")
 

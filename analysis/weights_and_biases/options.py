@@ -6,9 +6,9 @@ import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from experiments.runtime.errors import ConfigError, RunError
-from experiments.runtime.secrets import redact
-from experiments.tracking.wandb import NO_KEY, signed_in
+from archbench.experiments.runtime.errors import ConfigError, RunError
+from archbench.experiments.runtime.secrets import redact
+from archbench.experiments.tracking.wandb import NO_KEY, signed_in
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,11 +18,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from analysis.weights_and_biases.options import WandbConfig, require_key, wandb_failures
-from experiments.config.options import run_command
-from experiments.runtime.errors import nearest
-from experiments.tracking.run_folder import RunFolder
-from experiments.tracking.upload import study_folders, upload
+from archbench.analysis.weights_and_biases.options import WandbConfig, require_key, wandb_failures
+from archbench.experiments.config.options import run_command
+from archbench.experiments.runtime.errors import nearest
+from archbench.experiments.tracking.run_folder import RunFolder
+from archbench.experiments.tracking.upload import study_folders, upload
 
 MODES = ("online", "offline")
 

@@ -16,9 +16,9 @@ import wandb_workspaces.reports.v2 as wr
 import wandb_workspaces.workspaces as ws
 from wandb_workspaces import expr
 
-from analysis.load.scale_order import TASK_SCALE
-from analysis.tables.text import render_markdown
-from experiments.config.study import study_command
+from archbench.analysis.load.scale_order import TASK_SCALE
+from archbench.analysis.tables.text import render_markdown
+from archbench.experiments.config.study import study_command
 
 CURVE_AXES = {
     "progress/tokens": "training tokens",

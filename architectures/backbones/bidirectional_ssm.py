@@ -10,13 +10,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from architectures.backbone import Capabilities
-from architectures.backbones.hybrid import RECURRENT, Hybrid, HybridConfig
-from architectures.backbones.mamba import Mamba, MambaConfig
-from architectures.backbones.mamba2 import Mamba2, Mamba2Config
-from architectures.layers.block import Mixer
-from architectures.layers.ssm.bidirectional_mixer import Bidirectional, DirectionsConfig, directions
-from architectures.layers.ssm.recurrent import RecurrentMixer
+from archbench.architectures.backbone import Capabilities
+from archbench.architectures.backbones.hybrid import RECURRENT, Hybrid, HybridConfig
+from archbench.architectures.backbones.mamba import Mamba, MambaConfig
+from archbench.architectures.backbones.mamba2 import Mamba2, Mamba2Config
+from archbench.architectures.layers.block import Mixer
+from archbench.architectures.layers.ssm.bidirectional_mixer import Bidirectional, DirectionsConfig, directions
+from archbench.architectures.layers.ssm.recurrent import RecurrentMixer
 
 
 @dataclass(frozen=True, kw_only=True)

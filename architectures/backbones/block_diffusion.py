@@ -16,11 +16,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from architectures.backbone import Capabilities, Flops, ModelInputs, Output, gather_scored, no_source
-from architectures.backbones.masked_diffusion import MaskedDiffusion, MaskedDiffusionConfig
-from architectures.decoding_state import DecodingState
-from architectures.layers.context import Context
-from architectures.layers.layer_pattern import format_pattern
+from archbench.architectures.backbone import (
+    Capabilities,
+    Flops,
+    ModelInputs,
+    Output,
+    gather_scored,
+    no_source,
+)
+from archbench.architectures.backbones.masked_diffusion import MaskedDiffusion, MaskedDiffusionConfig
+from archbench.architectures.decoding_state import DecodingState
+from archbench.architectures.layers.context import Context
+from archbench.architectures.layers.layer_pattern import format_pattern
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from architectures.layers.block import Block, FeedForward, Mixer
-from architectures.layers.canon import Canon
-from architectures.layers.ssm.recurrent import RecurrentMixer
+from archbench.architectures.layers.block import Block, FeedForward, Mixer
+from archbench.architectures.layers.canon import Canon
+from archbench.architectures.layers.ssm.recurrent import RecurrentMixer
 
 
 def add_canon(blocks: Sequence[Block], letters: str | None, d_model: int, *, causal: bool) -> None:

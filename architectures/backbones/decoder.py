@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from architectures.backbone import Capabilities
-from architectures.backbones.multipliers import MultipliersConfig, scale_layers, scaled
-from architectures.backbones.transformer import Transformer, TransformerConfig
+from archbench.architectures.backbone import Capabilities
+from archbench.architectures.backbones.multipliers import MultipliersConfig, scale_layers, scaled
+from archbench.architectures.backbones.transformer import Transformer, TransformerConfig
 
 
 @dataclass(frozen=True, kw_only=True)

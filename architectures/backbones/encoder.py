@@ -15,16 +15,16 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from architectures.backbone import Capabilities, ModelInputs, Output, linear_flops, no_source
-from architectures.backbones.transformer import Transformer, TransformerConfig, finish_logits
-from architectures.kernels.pointwise import ACTIVATIONS
-from architectures.layers.attention.config import AttentionConfig
-from architectures.layers.block import BlockConfig
-from architectures.layers.context import Context
-from architectures.layers.embedding import EmbeddingConfig
-from architectures.layers.feedforward import FeedForwardConfig
-from architectures.layers.layer_pattern import format_pattern
-from architectures.layers.positions import PositionsConfig
+from archbench.architectures.backbone import Capabilities, ModelInputs, Output, linear_flops, no_source
+from archbench.architectures.backbones.transformer import Transformer, TransformerConfig, finish_logits
+from archbench.architectures.kernels.pointwise import ACTIVATIONS
+from archbench.architectures.layers.attention.config import AttentionConfig
+from archbench.architectures.layers.block import BlockConfig
+from archbench.architectures.layers.context import Context
+from archbench.architectures.layers.embedding import EmbeddingConfig
+from archbench.architectures.layers.feedforward import FeedForwardConfig
+from archbench.architectures.layers.layer_pattern import format_pattern
+from archbench.architectures.layers.positions import PositionsConfig
 
 
 @dataclass(frozen=True, kw_only=True)

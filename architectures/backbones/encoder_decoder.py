@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from architectures.backbone import (
+from archbench.architectures.backbone import (
     Backbone,
     Capabilities,
     Flops,
@@ -27,9 +27,9 @@ from architectures.backbone import (
     init_normal,
     linear_flops,
 )
-from architectures.backbones.canon_positions import add_canon
-from architectures.backbones.stack import advance
-from architectures.backbones.transformer import (
+from archbench.architectures.backbones.canon_positions import add_canon
+from archbench.architectures.backbones.stack import advance
+from archbench.architectures.backbones.transformer import (
     TransformerConfig,
     check_vocabulary,
     finish_logits,
@@ -38,23 +38,23 @@ from architectures.backbones.transformer import (
     score_bias,
     shared_kernels,
 )
-from architectures.decoding_state import DecodingState
-from architectures.kernels.cpu.decode.dispatch import (
+from archbench.architectures.decoding_state import DecodingState
+from archbench.architectures.kernels.cpu.decode.dispatch import (
     CompiledDecodingState,
     compile_decode_steps,
     decoding_path,
     select_decode_steps,
 )
-from architectures.kernels.pointwise import path
-from architectures.layers.attention.multi_head import CrossAttention
-from architectures.layers.block import Auxiliary, Block, add_losses, feedforwards, join_layers
-from architectures.layers.context import Context
-from architectures.layers.cross_attention_block import CrossAttentionBlock
-from architectures.layers.embedding import Embedding
-from architectures.layers.feedforward import FeedForwardConfig
-from architectures.layers.layer_pattern import check_pattern, expand_pattern
-from architectures.layers.normalization import for_products, make_norm
-from architectures.layers.positions import PositionsConfig
+from archbench.architectures.kernels.pointwise import path
+from archbench.architectures.layers.attention.multi_head import CrossAttention
+from archbench.architectures.layers.block import Auxiliary, Block, add_losses, feedforwards, join_layers
+from archbench.architectures.layers.context import Context
+from archbench.architectures.layers.cross_attention_block import CrossAttentionBlock
+from archbench.architectures.layers.embedding import Embedding
+from archbench.architectures.layers.feedforward import FeedForwardConfig
+from archbench.architectures.layers.layer_pattern import check_pattern, expand_pattern
+from archbench.architectures.layers.normalization import for_products, make_norm
+from archbench.architectures.layers.positions import PositionsConfig
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,12 +17,17 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 from torch import nn
 
-from architectures.backbone import Capabilities
-from architectures.backbones.multipliers import MultipliersConfig, scale_layers, scaled
-from architectures.backbones.transformer import Transformer, TransformerConfig, make_attention
-from architectures.layers.block import Mixer, MixerConfig
-from architectures.layers.layer_pattern import check_pattern, expand_pattern, format_pattern, pattern_types
-from architectures.layers.parallel_mixer import ParallelMixer
+from archbench.architectures.backbone import Capabilities
+from archbench.architectures.backbones.multipliers import MultipliersConfig, scale_layers, scaled
+from archbench.architectures.backbones.transformer import Transformer, TransformerConfig, make_attention
+from archbench.architectures.layers.block import Mixer, MixerConfig
+from archbench.architectures.layers.layer_pattern import (
+    check_pattern,
+    expand_pattern,
+    format_pattern,
+    pattern_types,
+)
+from archbench.architectures.layers.parallel_mixer import ParallelMixer
 
 ATTENTION = {"attention": "global", "local_attention": "local"}
 """Attention as a mixer, and its type in ``attention.layers``."""
@@ -41,7 +46,7 @@ def load_modules(package: str) -> dict[str, MixerModule]:
     return {name: cast(MixerModule, import_module(f"{package}.{name}")) for name in names}
 
 
-RECURRENT = load_modules("architectures.mixers")
+RECURRENT = load_modules("archbench.architectures.mixers")
 """The other mixers by name, which is also the name of their settings in ``HybridConfig``."""
 
 ConfigClass = TypeVar("ConfigClass", bound=type)
@@ -60,7 +65,7 @@ def with_sections_of(package: str) -> Callable[[ConfigClass], ConfigClass]:
 
 
 @dataclass(frozen=True, kw_only=True)
-@with_sections_of("architectures.mixers")
+@with_sections_of("archbench.architectures.mixers")
 class HybridConfig(TransformerConfig):
     """A stack with different layers. Settings of attention and positions are those of its attention layers.
 

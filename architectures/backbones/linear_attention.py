@@ -7,16 +7,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from architectures.backbone import Capabilities
-from architectures.backbones.stack import Stack, StackConfig
-from architectures.layers.block import FeedForward, Mixer
-from architectures.layers.feedforward import DenseFeedForward, swiglu_width
-from architectures.layers.linear_attention.base import LinearMixer
-from architectures.mixers.deltanet import DeltaConfig, DeltaRule
-from architectures.mixers.deltaproduct import HouseholderConfig, delta_product
-from architectures.mixers.gated_deltanet import GatedDeltaConfig, GatedDeltaRule
-from architectures.mixers.gla import GatedLinearAttention, GatedLinearConfig
-from architectures.mixers.kda import KimiDeltaConfig, KimiDeltaRule
+from archbench.architectures.backbone import Capabilities
+from archbench.architectures.backbones.stack import Stack, StackConfig
+from archbench.architectures.layers.block import FeedForward, Mixer
+from archbench.architectures.layers.feedforward import DenseFeedForward, swiglu_width
+from archbench.architectures.layers.linear_attention.base import LinearMixer
+from archbench.architectures.mixers.deltanet import DeltaConfig, DeltaRule
+from archbench.architectures.mixers.deltaproduct import HouseholderConfig, delta_product
+from archbench.architectures.mixers.gated_deltanet import GatedDeltaConfig, GatedDeltaRule
+from archbench.architectures.mixers.gla import GatedLinearAttention, GatedLinearConfig
+from archbench.architectures.mixers.kda import KimiDeltaConfig, KimiDeltaRule
 
 
 @dataclass(frozen=True, kw_only=True)

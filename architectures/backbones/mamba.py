@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from architectures.backbones.stack import RecurrentStack, RecurrentStackConfig
-from architectures.layers.block import Mixer
-from architectures.mixers.mamba import SelectiveConfig, SelectiveSSM
+from archbench.architectures.backbones.stack import RecurrentStack, RecurrentStackConfig
+from archbench.architectures.layers.block import Mixer
+from archbench.architectures.mixers.mamba import SelectiveConfig, SelectiveSSM
 
 
 @dataclass(frozen=True, kw_only=True)

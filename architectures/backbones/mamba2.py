@@ -6,9 +6,9 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
-from architectures.backbones.stack import RecurrentStack, RecurrentStackConfig
-from architectures.layers.block import Mixer
-from architectures.mixers.mamba2 import SSD, SSDConfig
+from archbench.architectures.backbones.stack import RecurrentStack, RecurrentStackConfig
+from archbench.architectures.layers.block import Mixer
+from archbench.architectures.mixers.mamba2 import SSD, SSDConfig
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from architectures.backbone import (
+from archbench.architectures.backbone import (
     Capabilities,
     Flops,
     ModelInputs,
@@ -25,7 +25,7 @@ from architectures.backbone import (
     init_normal,
     linear_flops,
 )
-from architectures.backbones.decoder import Decoder, DecoderConfig
+from archbench.architectures.backbones.decoder import Decoder, DecoderConfig
 
 FREQUENCIES = 64
 """Number of sinusoids in the encoding of a time, sines and cosines together."""

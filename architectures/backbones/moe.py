@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from architectures.backbones.decoder import Decoder, DecoderConfig
+from archbench.architectures.backbones.decoder import Decoder, DecoderConfig
 
 
 @dataclass(frozen=True, kw_only=True)

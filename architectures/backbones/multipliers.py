@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from architectures.layers.attention.forgetting import ForgettingAttention
-from architectures.layers.attention.multi_head import Attention
-from architectures.layers.embedding import Embedding
-from architectures.layers.feedforward import DenseFeedForward
-from architectures.mixers.mamba2 import SSD
+from archbench.architectures.layers.attention.forgetting import ForgettingAttention
+from archbench.architectures.layers.attention.multi_head import Attention
+from archbench.architectures.layers.embedding import Embedding
+from archbench.architectures.layers.feedforward import DenseFeedForward
+from archbench.architectures.mixers.mamba2 import SSD
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from architectures.backbone import Capabilities
-from architectures.backbones.stack import Stack, StackConfig
-from architectures.layers.block import FeedForward, Mixer
-from architectures.layers.feedforward import DenseFeedForward, swiglu_width
-from architectures.layers.ssm.s4_config import S4LayerConfig
-from architectures.layers.ssm.s4_dplr import LAYERS
-from architectures.layers.ssm.s4d import S4Layer
+from archbench.architectures.backbone import Capabilities
+from archbench.architectures.backbones.stack import Stack, StackConfig
+from archbench.architectures.layers.block import FeedForward, Mixer
+from archbench.architectures.layers.feedforward import DenseFeedForward, swiglu_width
+from archbench.architectures.layers.ssm.s4_config import S4LayerConfig
+from archbench.architectures.layers.ssm.s4_dplr import LAYERS
+from archbench.architectures.layers.ssm.s4d import S4Layer
 
 
 @dataclass(frozen=True, kw_only=True)

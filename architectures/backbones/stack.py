@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
-from architectures.backbone import (
+from archbench.architectures.backbone import (
     Backbone,
     BackboneConfig,
     Capabilities,
@@ -28,19 +28,26 @@ from architectures.backbone import (
     linear_flops,
     no_source,
 )
-from architectures.backbones.canon_positions import add_canon
-from architectures.decoding_state import DecodingState, History
-from architectures.kernels.cpu.decode.dispatch import (
+from archbench.architectures.backbones.canon_positions import add_canon
+from archbench.architectures.decoding_state import DecodingState, History
+from archbench.architectures.kernels.cpu.decode.dispatch import (
     CompiledDecodingState,
     compile_decode_steps,
     decoding_path,
     select_decode_steps,
 )
-from architectures.layers.block import Block, FeedForward, Mixer, add_losses, feedforwards, join_layers
-from architectures.layers.canon import check_letters
-from architectures.layers.context import Context
-from architectures.layers.mixture_of_depths import RoutedBlock, check_carried
-from architectures.layers.normalization import RMSNorm
+from archbench.architectures.layers.block import (
+    Block,
+    FeedForward,
+    Mixer,
+    add_losses,
+    feedforwards,
+    join_layers,
+)
+from archbench.architectures.layers.canon import check_letters
+from archbench.architectures.layers.context import Context
+from archbench.architectures.layers.mixture_of_depths import RoutedBlock, check_carried
+from archbench.architectures.layers.normalization import RMSNorm
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,22 +15,32 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from architectures.backbones.stack import Stack, StackConfig
-from architectures.kernels.pointwise import path
-from architectures.layers.attention.config import AttentionConfig
-from architectures.layers.attention.differential import DifferentialAttention
-from architectures.layers.attention.forgetting import ForgettingAttention
-from architectures.layers.attention.latent import LatentAttention
-from architectures.layers.attention.multi_head import Attention
-from architectures.layers.block import Block, BlockConfig, FeedForward, Mixer
-from architectures.layers.context import Context
-from architectures.layers.embedding import Embedding, EmbeddingConfig
-from architectures.layers.feedforward import DenseFeedForward, FeedForwardConfig
-from architectures.layers.layer_pattern import check_pattern, expand_pattern, format_pattern, unbuilt_types
-from architectures.layers.moe.config import ExpertsConfig
-from architectures.layers.moe.experts import Experts
-from architectures.layers.normalization import make_norm
-from architectures.layers.positions import ALiBi, PositionsConfig, RelativePositionBias, relative_bias
+from archbench.architectures.backbones.stack import Stack, StackConfig
+from archbench.architectures.kernels.pointwise import path
+from archbench.architectures.layers.attention.config import AttentionConfig
+from archbench.architectures.layers.attention.differential import DifferentialAttention
+from archbench.architectures.layers.attention.forgetting import ForgettingAttention
+from archbench.architectures.layers.attention.latent import LatentAttention
+from archbench.architectures.layers.attention.multi_head import Attention
+from archbench.architectures.layers.block import Block, BlockConfig, FeedForward, Mixer
+from archbench.architectures.layers.context import Context
+from archbench.architectures.layers.embedding import Embedding, EmbeddingConfig
+from archbench.architectures.layers.feedforward import DenseFeedForward, FeedForwardConfig
+from archbench.architectures.layers.layer_pattern import (
+    check_pattern,
+    expand_pattern,
+    format_pattern,
+    unbuilt_types,
+)
+from archbench.architectures.layers.moe.config import ExpertsConfig
+from archbench.architectures.layers.moe.experts import Experts
+from archbench.architectures.layers.normalization import make_norm
+from archbench.architectures.layers.positions import (
+    ALiBi,
+    PositionsConfig,
+    RelativePositionBias,
+    relative_bias,
+)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,9 +14,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from architectures.kernels.cpu.transformer_ops import SeenKeys, cpp_attention, seen_keys
-from architectures.kernels.cpu.where import NEVER, AttentionRule, attention_rule
-from architectures.kernels.pointwise import path
+from archbench.architectures.kernels.cpu.transformer_ops import SeenKeys, cpp_attention, seen_keys
+from archbench.architectures.kernels.cpu.where import NEVER, AttentionRule, attention_rule
+from archbench.architectures.kernels.pointwise import path
 
 LONGEST = 2048
 """Keys up to which it was measured; a block's scores for more of them would leave the processor's cache."""

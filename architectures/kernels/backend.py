@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from architectures.kernels.cpu import build
-from architectures.kernels.cpu.where import faster
+from archbench.architectures.kernels.cpu import build
+from archbench.architectures.kernels.cpu.where import faster
 
 SCAN_PATHS = ("auto", "mamba_ssm", "cpp", "torch", "reference")
 PORTABLE_PATHS = ("auto", "torch", "reference")

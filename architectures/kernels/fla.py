@@ -16,8 +16,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from architectures.kernels import backend
-from architectures.kernels.backend import call_problem, kernel
+from archbench.architectures.kernels import backend
+from archbench.architectures.kernels.backend import call_problem, kernel
 
 PATHS = ("auto", "fla", "cpp", "torch", "reference")
 """Paths of the scans with a matrix state that have no other kernels."""

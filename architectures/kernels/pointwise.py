@@ -24,13 +24,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from architectures.kernels.cpu import build
-from architectures.kernels.cpu.transformer_ops import (
+from archbench.architectures.kernels.cpu import build
+from archbench.architectures.kernels.cpu.transformer_ops import (
     cpp_activation,
     cpp_cross_entropy,
     cpp_rms_norm,
 )
-from architectures.kernels.cpu.where import faster
+from archbench.architectures.kernels.cpu.where import faster
 
 CHOICES = ("auto", "torch", "cpp")
 PRECISIONS = (torch.float32, torch.bfloat16)

@@ -13,11 +13,17 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor, nn
 
-from architectures.backbone import Flops, linear_flops
-from architectures.kernels.cpu.decode.dispatch import Branch, DecodeSpec, ResidualSpec, Step, UnsupportedError
-from architectures.layers.canon import Canon, filtered
-from architectures.layers.context import Context
-from architectures.layers.normalization import NORMS, MakeNorm, for_products
+from archbench.architectures.backbone import Flops, linear_flops
+from archbench.architectures.kernels.cpu.decode.dispatch import (
+    Branch,
+    DecodeSpec,
+    ResidualSpec,
+    Step,
+    UnsupportedError,
+)
+from archbench.architectures.layers.canon import Canon, filtered
+from archbench.architectures.layers.context import Context
+from archbench.architectures.layers.normalization import NORMS, MakeNorm, for_products
 
 Auxiliary = dict[str, Tensor]
 

@@ -14,9 +14,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from architectures.kernels import pointwise
-from architectures.kernels.cpu.mamba_ops import cpp_convolution
-from architectures.layers.context import Context
+from archbench.architectures.kernels import pointwise
+from archbench.architectures.kernels.cpu.mamba_ops import cpp_convolution
+from archbench.architectures.layers.context import Context
 
 KERNEL = 4
 """Taps of a causal layer: the current and the 3 previous tokens."""

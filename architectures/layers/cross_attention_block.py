@@ -10,12 +10,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from architectures.kernels.cpu.decode.dispatch import DecodeSpec, Step
-from architectures.layers.attention.multi_head import CrossAttention
-from architectures.layers.block import Auxiliary, Block, BlockConfig, FeedForward, Mixer, Residual
-from architectures.layers.canon import filtered
-from architectures.layers.context import Context
-from architectures.layers.normalization import MakeNorm
+from archbench.architectures.kernels.cpu.decode.dispatch import DecodeSpec, Step
+from archbench.architectures.layers.attention.multi_head import CrossAttention
+from archbench.architectures.layers.block import Auxiliary, Block, BlockConfig, FeedForward, Mixer, Residual
+from archbench.architectures.layers.canon import filtered
+from archbench.architectures.layers.context import Context
+from archbench.architectures.layers.normalization import MakeNorm
 
 
 class CrossAttentionBlock(Block):

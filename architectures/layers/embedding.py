@@ -10,9 +10,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from architectures.backbone import EMBEDDING_STD, Backbone, init_normal
-from architectures.layers.normalization import MakeNorm
-from architectures.layers.positions import sinusoids
+from archbench.architectures.backbone import EMBEDDING_STD, Backbone, init_normal
+from archbench.architectures.layers.normalization import MakeNorm
+from archbench.architectures.layers.positions import sinusoids
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from architectures.kernels.cpu.decode.dispatch import Branch, DecodeSpec, ResidualSpec
-from architectures.kernels.cpu.decode.transformer import dense_branch
-from architectures.kernels.pointwise import ACTIVATIONS, Activation, LimitedActivation
-from architectures.layers.block import Auxiliary, FeedForward
-from architectures.layers.canon import filtered
-from architectures.layers.context import Context
+from archbench.architectures.kernels.cpu.decode.dispatch import Branch, DecodeSpec, ResidualSpec
+from archbench.architectures.kernels.cpu.decode.transformer import dense_branch
+from archbench.architectures.kernels.pointwise import ACTIVATIONS, Activation, LimitedActivation
+from archbench.architectures.layers.block import Auxiliary, FeedForward
+from archbench.architectures.layers.canon import filtered
+from archbench.architectures.layers.context import Context
 
 
 @dataclass(frozen=True, kw_only=True)

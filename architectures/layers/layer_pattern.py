@@ -11,7 +11,7 @@ import itertools
 import re
 from collections.abc import Sequence
 
-from architectures.nearest_name import nearest_name
+from archbench.architectures.nearest_name import nearest_name
 
 ITEM = re.compile(r"(?P<name>[a-z]\w*(?:\+[a-z]\w*)*)(?:\*(?P<count>[1-9]\d*))?")
 

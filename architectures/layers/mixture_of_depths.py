@@ -24,11 +24,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from architectures.backbone import Flops, init_normal, linear_flops
-from architectures.kernels.cpu.decode.dispatch import DecodeSpec, Step, UnsupportedError
-from architectures.layers.block import Auxiliary, Block, Mixer
-from architectures.layers.context import Context, restart
-from architectures.layers.precise_linear import PreciseLinear
+from archbench.architectures.backbone import Flops, init_normal, linear_flops
+from archbench.architectures.kernels.cpu.decode.dispatch import DecodeSpec, Step, UnsupportedError
+from archbench.architectures.layers.block import Auxiliary, Block, Mixer
+from archbench.architectures.layers.context import Context, restart
+from archbench.architectures.layers.precise_linear import PreciseLinear
 
 PREDICTOR_COEFFICIENT = 0.01
 """Weight of the loss of the predictor, which the paper does not give. It is small because gradients are

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from architectures.kernels.pointwise import rms_norm
+from archbench.architectures.kernels.pointwise import rms_norm
 
 NORMS = ("rmsnorm", "rmsnorm_offset", "layernorm", "layernorm_no_bias")
 

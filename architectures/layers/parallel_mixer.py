@@ -11,9 +11,9 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from architectures.backbone import Flops
-from architectures.layers.block import Mixer
-from architectures.layers.context import Context
+from archbench.architectures.backbone import Flops
+from archbench.architectures.layers.block import Mixer
+from archbench.architectures.layers.context import Context
 
 
 class ParallelMixer(Mixer):

@@ -11,10 +11,15 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from architectures.kernels.cpu.transformer_ops import cpp_rotate
-from architectures.kernels.pointwise import uses_cpp
-from architectures.layers.context import Context
-from architectures.layers.layer_pattern import check_pattern, format_pattern, layer_type, pattern_types
+from archbench.architectures.kernels.cpu.transformer_ops import cpp_rotate
+from archbench.architectures.kernels.pointwise import uses_cpp
+from archbench.architectures.layers.context import Context
+from archbench.architectures.layers.layer_pattern import (
+    check_pattern,
+    format_pattern,
+    layer_type,
+    pattern_types,
+)
 
 KINDS = ("rope", "alibi", "relative", "learned", "sinusoidal", "none")
 LAYER_TYPES = ("positional", "none")

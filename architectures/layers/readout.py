@@ -12,7 +12,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from architectures.backbone import init_normal
+from archbench.architectures.backbone import init_normal
 
 POOLINGS = ("first", "mean", "last")
 

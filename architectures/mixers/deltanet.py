@@ -12,8 +12,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from architectures.layers.linear_attention.base import LinearMixer, LinearMixerConfig
-from architectures.layers.linear_attention.delta_rule import delta_rule, delta_rule_flops
+from archbench.architectures.layers.linear_attention.base import LinearMixer, LinearMixerConfig
+from archbench.architectures.layers.linear_attention.delta_rule import delta_rule, delta_rule_flops
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from architectures.mixers.deltanet import DeltaRule
-from architectures.mixers.gated_deltanet import GatedDeltaConfig, GatedDeltaRule
+from archbench.architectures.mixers.deltanet import DeltaRule
+from archbench.architectures.mixers.gated_deltanet import GatedDeltaConfig, GatedDeltaRule
 
 
 @dataclass(frozen=True, kw_only=True)

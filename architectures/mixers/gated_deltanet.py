@@ -12,8 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from architectures.layers.ssm.recurrent import draw_time_steps
-from architectures.mixers.deltanet import DeltaConfig, DeltaRule
+from archbench.architectures.layers.ssm.recurrent import draw_time_steps
+from archbench.architectures.mixers.deltanet import DeltaConfig, DeltaRule
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,8 +11,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from architectures.layers.linear_attention.base import LinearMixer, LinearMixerConfig
-from architectures.layers.linear_attention.gla import gated_linear_attention, gated_linear_attention_flops
+from archbench.architectures.layers.linear_attention.base import LinearMixer, LinearMixerConfig
+from archbench.architectures.layers.linear_attention.gla import (
+    gated_linear_attention,
+    gated_linear_attention_flops,
+)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,9 +13,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from architectures.layers.ssm.recurrent import draw_time_steps
-from architectures.mixers.deltanet import DeltaRule
-from architectures.mixers.gated_deltanet import GatedDeltaConfig
+from archbench.architectures.layers.ssm.recurrent import draw_time_steps
+from archbench.architectures.mixers.deltanet import DeltaRule
+from archbench.architectures.mixers.gated_deltanet import GatedDeltaConfig
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,24 +17,29 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from architectures.backbone import Flops, linear_flops
-from architectures.kernels.backend import (
+from archbench.architectures.backbone import Flops, linear_flops
+from archbench.architectures.kernels.backend import (
     SCAN_STATES,
     check_installed,
     check_path,
     convolution_unable,
     resolve_path,
 )
-from architectures.kernels.cpu.decode.dispatch import Branch, DecodeSpec, ResidualSpec
-from architectures.kernels.cpu.decode.ssm import mamba_branch
-from architectures.kernels.cpu.mamba_ops import cpp_finish
-from architectures.kernels.pointwise import uses_cpp
-from architectures.layers.block import MixerConfig
-from architectures.layers.canon import filtered
-from architectures.layers.context import Context
-from architectures.layers.ssm.causal_conv1d import CausalConvolution, convolved
-from architectures.layers.ssm.recurrent import RecurrentMixer, State, document_starts, draw_time_steps
-from architectures.layers.ssm.selective_scan import selective_scan, selective_scan_flops
+from archbench.architectures.kernels.cpu.decode.dispatch import Branch, DecodeSpec, ResidualSpec
+from archbench.architectures.kernels.cpu.decode.ssm import mamba_branch
+from archbench.architectures.kernels.cpu.mamba_ops import cpp_finish
+from archbench.architectures.kernels.pointwise import uses_cpp
+from archbench.architectures.layers.block import MixerConfig
+from archbench.architectures.layers.canon import filtered
+from archbench.architectures.layers.context import Context
+from archbench.architectures.layers.ssm.causal_conv1d import CausalConvolution, convolved
+from archbench.architectures.layers.ssm.recurrent import (
+    RecurrentMixer,
+    State,
+    document_starts,
+    draw_time_steps,
+)
+from archbench.architectures.layers.ssm.selective_scan import selective_scan, selective_scan_flops
 
 
 @dataclass(frozen=True, kw_only=True)

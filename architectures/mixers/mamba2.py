@@ -15,25 +15,30 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from architectures.backbone import Flops, linear_flops
-from architectures.kernels import fla
-from architectures.kernels.backend import (
+from archbench.architectures.backbone import Flops, linear_flops
+from archbench.architectures.kernels import fla
+from archbench.architectures.kernels.backend import (
     SCAN_PATHS,
     check_installed,
     check_path,
     convolution_unable,
     resolve_path,
 )
-from architectures.kernels.cpu.decode.dispatch import Branch, DecodeSpec, ResidualSpec
-from architectures.kernels.cpu.decode.ssm import mamba2_branch
-from architectures.kernels.cpu.mamba_ops import cpp_finish
-from architectures.kernels.pointwise import uses_cpp
-from architectures.layers.canon import filtered
-from architectures.layers.context import Context
-from architectures.layers.ssm.causal_conv1d import CausalConvolution, convolved
-from architectures.layers.ssm.heads_config import HeadsConfig
-from architectures.layers.ssm.recurrent import RecurrentMixer, State, document_starts, draw_time_steps
-from architectures.layers.ssm.ssd import ssd, ssd_flops
+from archbench.architectures.kernels.cpu.decode.dispatch import Branch, DecodeSpec, ResidualSpec
+from archbench.architectures.kernels.cpu.decode.ssm import mamba2_branch
+from archbench.architectures.kernels.cpu.mamba_ops import cpp_finish
+from archbench.architectures.kernels.pointwise import uses_cpp
+from archbench.architectures.layers.canon import filtered
+from archbench.architectures.layers.context import Context
+from archbench.architectures.layers.ssm.causal_conv1d import CausalConvolution, convolved
+from archbench.architectures.layers.ssm.heads_config import HeadsConfig
+from archbench.architectures.layers.ssm.recurrent import (
+    RecurrentMixer,
+    State,
+    document_starts,
+    draw_time_steps,
+)
+from archbench.architectures.layers.ssm.ssd import ssd, ssd_flops
 
 NORMS = ("after_gate", "before_gate", "none")
 

@@ -16,13 +16,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from architectures.backbone import Flops, linear_flops
-from architectures.kernels.backend import check_installed, check_path, portable_path, resolve_path
-from architectures.layers.canon import filtered
-from architectures.layers.context import Context
-from architectures.layers.ssm.heads_config import HeadsConfig
-from architectures.layers.ssm.recurrent import RecurrentMixer, State, document_starts, draw_time_steps
-from architectures.layers.ssm.trapezoid import TrapezoidState, trapezoid, trapezoid_flops
+from archbench.architectures.backbone import Flops, linear_flops
+from archbench.architectures.kernels.backend import check_installed, check_path, portable_path, resolve_path
+from archbench.architectures.layers.canon import filtered
+from archbench.architectures.layers.context import Context
+from archbench.architectures.layers.ssm.heads_config import HeadsConfig
+from archbench.architectures.layers.ssm.recurrent import (
+    RecurrentMixer,
+    State,
+    document_starts,
+    draw_time_steps,
+)
+from archbench.architectures.layers.ssm.trapezoid import TrapezoidState, trapezoid, trapezoid_flops
 
 
 @dataclass(frozen=True, kw_only=True)

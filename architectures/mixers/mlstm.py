@@ -13,13 +13,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from architectures.backbone import Flops, linear_flops
-from architectures.kernels.backend import PORTABLE_PATHS, check_path
-from architectures.layers.block import MixerConfig
-from architectures.layers.canon import filtered
-from architectures.layers.context import Context
-from architectures.layers.linear_attention.mlstm import mlstm, mlstm_flops
-from architectures.layers.ssm.recurrent import RecurrentMixer, State, document_starts
+from archbench.architectures.backbone import Flops, linear_flops
+from archbench.architectures.kernels.backend import PORTABLE_PATHS, check_path
+from archbench.architectures.layers.block import MixerConfig
+from archbench.architectures.layers.canon import filtered
+from archbench.architectures.layers.context import Context
+from archbench.architectures.layers.linear_attention.mlstm import mlstm, mlstm_flops
+from archbench.architectures.layers.ssm.recurrent import RecurrentMixer, State, document_starts
 
 
 @dataclass(frozen=True, kw_only=True)

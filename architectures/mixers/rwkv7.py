@@ -16,14 +16,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from architectures.backbone import Flops, linear_flops
-from architectures.kernels import fla
-from architectures.kernels.backend import check_path
-from architectures.layers.block import MixerConfig
-from architectures.layers.canon import filtered
-from architectures.layers.context import Context
-from architectures.layers.linear_attention.dplr import dplr, dplr_flops
-from architectures.layers.ssm.recurrent import RecurrentMixer, State, document_starts
+from archbench.architectures.backbone import Flops, linear_flops
+from archbench.architectures.kernels import fla
+from archbench.architectures.kernels.backend import check_path
+from archbench.architectures.layers.block import MixerConfig
+from archbench.architectures.layers.canon import filtered
+from archbench.architectures.layers.context import Context
+from archbench.architectures.layers.linear_attention.dplr import dplr, dplr_flops
+from archbench.architectures.layers.ssm.recurrent import RecurrentMixer, State, document_starts
 
 RANKS = {"decay_rank": 2.5, "rate_rank": 2.5, "value_rank": 1.7, "gate_rank": 5.0}
 """Each rank is by default this multiple of the square root of the channels, rounded to a multiple of 32."""

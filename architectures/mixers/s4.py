@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from functools import partial
 
-from architectures.layers.ssm.s4_config import S4LayerConfig
-from architectures.layers.ssm.s4_dplr import LAYERS
-from architectures.layers.ssm.s4d import S4Layer
+from archbench.architectures.layers.ssm.s4_config import S4LayerConfig
+from archbench.architectures.layers.ssm.s4_dplr import LAYERS
+from archbench.architectures.layers.ssm.s4d import S4Layer
 
 Config = S4LayerConfig
 

@@ -10,11 +10,11 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from architectures.layers.attention.config import AttentionConfig
-from architectures.layers.layer_pattern import compress_pattern, expand_pattern
-from architectures.layers.positions import PositionsConfig, Rotary, RotaryScaling
-from architectures.pretrained.checkpoint import required_value
-from architectures.pretrained.hf_config import HFConfig
+from archbench.architectures.layers.attention.config import AttentionConfig
+from archbench.architectures.layers.layer_pattern import compress_pattern, expand_pattern
+from archbench.architectures.layers.positions import PositionsConfig, Rotary, RotaryScaling
+from archbench.architectures.pretrained.checkpoint import required_value
+from archbench.architectures.pretrained.hf_config import HFConfig
 
 TYPES = {"full_attention": "global", "sliding_attention": "local"}
 """Hugging Face's names of attention layers, and ours."""

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from architectures.backbone import Backbone, BackboneConfig
-from architectures.pretrained.hf_config import HFConfig
-from architectures.pretrained.tensor_rules import Rule
+from archbench.architectures.backbone import Backbone, BackboneConfig
+from archbench.architectures.pretrained.hf_config import HFConfig
+from archbench.architectures.pretrained.tensor_rules import Rule
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,15 +7,15 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from architectures.backbone import BackboneConfig
-from architectures.backbones.decoder import DecoderConfig
-from architectures.backbones.encoder_decoder import EncoderDecoderConfig
-from architectures.backbones.hybrid import RECURRENT, HybridConfig
-from architectures.backbones.transformer import TransformerConfig
-from architectures.layers.block import MixerConfig
-from architectures.layers.layer_pattern import compress_pattern, expand_pattern, format_pattern
-from architectures.layers.moe.config import ExpertsConfig
-from architectures.pretrained.attention_keys import resolve_rope
+from archbench.architectures.backbone import BackboneConfig
+from archbench.architectures.backbones.decoder import DecoderConfig
+from archbench.architectures.backbones.encoder_decoder import EncoderDecoderConfig
+from archbench.architectures.backbones.hybrid import RECURRENT, HybridConfig
+from archbench.architectures.backbones.transformer import TransformerConfig
+from archbench.architectures.layers.block import MixerConfig
+from archbench.architectures.layers.layer_pattern import compress_pattern, expand_pattern, format_pattern
+from archbench.architectures.layers.moe.config import ExpertsConfig
+from archbench.architectures.pretrained.attention_keys import resolve_rope
 
 TRAINING = (
     "block.dropout",

@@ -15,11 +15,11 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
-from architectures.backbone import Backbone
-from architectures.pretrained.checkpoint import Blueprint, Checkpoint, OtherLayersError, families
-from architectures.pretrained.folder import CONFIG, INDEX, WEIGHTS
-from architectures.pretrained.hf_config import HFConfig
-from architectures.pretrained.tensor_rules import Copied, Repeated, Rule
+from archbench.architectures.backbone import Backbone
+from archbench.architectures.pretrained.checkpoint import Blueprint, Checkpoint, OtherLayersError, families
+from archbench.architectures.pretrained.folder import CONFIG, INDEX, WEIGHTS
+from archbench.architectures.pretrained.hf_config import HFConfig
+from archbench.architectures.pretrained.tensor_rules import Copied, Repeated, Rule
 
 FAR = 1000
 """Distance of a family with other types of layers: more than the number of lost settings of any other."""
@@ -113,7 +113,9 @@ def export_config(
 
 def _lost(model: Backbone, blueprint: Blueprint) -> list[str]:
     """Return the settings of the model that a family loses."""
-    from architectures.pretrained.config_diff import differences  # imports most layers; reading needs few
+    from archbench.architectures.pretrained.config_diff import (
+        differences,  # imports most layers; reading needs few
+    )
 
     lost = differences(model.config, blueprint.config)
     if any(getattr(part, "convolution", part) is None for part in model.modules()):

@@ -16,10 +16,10 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
-from architectures.backbone import Backbone
-from architectures.pretrained.checkpoint import Blueprint, Checkpoint, families, supported_value
-from architectures.pretrained.hf_config import HFConfig, check_config, with_file_keys
-from architectures.pretrained.tensor_rules import Entry, FixedRow, Repeated, Rule, Unused
+from archbench.architectures.backbone import Backbone
+from archbench.architectures.pretrained.checkpoint import Blueprint, Checkpoint, families, supported_value
+from archbench.architectures.pretrained.hf_config import HFConfig, check_config, with_file_keys
+from archbench.architectures.pretrained.tensor_rules import Entry, FixedRow, Repeated, Rule, Unused
 
 CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
 DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}

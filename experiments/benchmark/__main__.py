@@ -14,10 +14,10 @@ from __future__ import annotations
 
 import sys
 
-from experiments.config.hydra_app import start
+from archbench.experiments.config.hydra_app import start
 
-if __name__ == "__main__":  # before the imports below: see experiments.config.hydra_app
-    start("experiments.benchmark.__main__.benchmark", "benchmark")
+if __name__ == "__main__":  # before the imports below: see archbench.experiments.config.hydra_app
+    start("archbench.experiments.benchmark.__main__.benchmark", "benchmark")
     sys.exit()
 
 from pathlib import Path
@@ -25,16 +25,16 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from architectures.backbone import Backbone
-from experiments.benchmark.grid import Benchmark, BenchmarkConfig
-from experiments.benchmark.results import append, check_file, render
-from experiments.benchmark.subprocess_runner import measure
-from experiments.config.schema import DeviceConfig, ScaleConfig
-from experiments.config.sections import plain_tree, with_target
-from experiments.config.structured import component, typed
-from experiments.objectives.objective import Objective
-from experiments.runtime.console import print_tables
-from experiments.runtime.errors import ConfigError, OutOfMemoryError, RunError
+from archbench.architectures.backbone import Backbone
+from archbench.experiments.benchmark.grid import Benchmark, BenchmarkConfig
+from archbench.experiments.benchmark.results import append, check_file, render
+from archbench.experiments.benchmark.subprocess_runner import measure
+from archbench.experiments.config.schema import DeviceConfig, ScaleConfig
+from archbench.experiments.config.sections import plain_tree, with_target
+from archbench.experiments.config.structured import component, typed
+from archbench.experiments.objectives.objective import Objective
+from archbench.experiments.runtime.console import print_tables
+from archbench.experiments.runtime.errors import ConfigError, OutOfMemoryError, RunError
 
 
 def benchmark(cfg: DictConfig) -> None:

@@ -7,16 +7,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from architectures.backbone import Backbone, BackboneConfig
-from experiments.benchmark.infilling import Blanks, smallest_vocabulary
-from experiments.benchmark.memory_limit import can_limit
-from experiments.benchmark.workloads import MODES, CellConfig
-from experiments.config.schema import DeviceConfig, ScaleConfig
-from experiments.cost.model_cost import CostConfig, Pricing, position_limit
-from experiments.objectives.diffusion.unmasking_sampler import UnmaskingObjective
-from experiments.objectives.objective import Objective
-from experiments.runtime.device import torch_device
-from experiments.runtime.errors import ConfigError, nearest
+from archbench.architectures.backbone import Backbone, BackboneConfig
+from archbench.experiments.benchmark.infilling import Blanks, smallest_vocabulary
+from archbench.experiments.benchmark.memory_limit import can_limit
+from archbench.experiments.benchmark.workloads import MODES, CellConfig
+from archbench.experiments.config.schema import DeviceConfig, ScaleConfig
+from archbench.experiments.cost.model_cost import CostConfig, Pricing, position_limit
+from archbench.experiments.objectives.diffusion.unmasking_sampler import UnmaskingObjective
+from archbench.experiments.objectives.objective import Objective
+from archbench.experiments.runtime.device import torch_device
+from archbench.experiments.runtime.errors import ConfigError, nearest
 
 BYTES = 256
 """Vocabulary of a backbone without one: text as bytes."""

@@ -12,15 +12,15 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from architectures.backbone import Backbone
-from experiments.benchmark.timing import is_stable
-from experiments.benchmark.workloads import Cell, CellConfig, Measured
-from experiments.data.tokenizers.vocabulary import Vocabulary
-from experiments.objectives.decoding.sampling import SamplingConfig
-from experiments.objectives.diffusion.unmasking_sampler import UnmaskingObjective
-from experiments.runtime.device import inference
-from experiments.runtime.errors import DataError
-from experiments.tasks.task import Batch, Task
+from archbench.architectures.backbone import Backbone
+from archbench.experiments.benchmark.timing import is_stable
+from archbench.experiments.benchmark.workloads import Cell, CellConfig, Measured
+from archbench.experiments.data.tokenizers.vocabulary import Vocabulary
+from archbench.experiments.objectives.decoding.sampling import SamplingConfig
+from archbench.experiments.objectives.diffusion.unmasking_sampler import UnmaskingObjective
+from archbench.experiments.runtime.device import inference
+from archbench.experiments.runtime.errors import DataError
+from archbench.experiments.tasks.task import Batch, Task
 
 WARMUP_STEPS = 4
 """Denoising steps of the texts that are written to warm up."""

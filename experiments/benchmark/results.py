@@ -12,12 +12,12 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from experiments.cost.tables import size
-from experiments.runtime.atomic_io import unique_name, write_json
-from experiments.runtime.console import count
-from experiments.runtime.errors import ConfigError, DataError
-from experiments.runtime.json_state import read_json
-from experiments.tracking.results_frame import read_frame
+from archbench.experiments.cost.tables import size
+from archbench.experiments.runtime.atomic_io import unique_name, write_json
+from archbench.experiments.runtime.console import count
+from archbench.experiments.runtime.errors import ConfigError, DataError
+from archbench.experiments.runtime.json_state import read_json
+from archbench.experiments.tracking.results_frame import read_frame
 
 SUFFIXES = (".parquet", ".json")
 HEADS = (

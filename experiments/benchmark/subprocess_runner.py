@@ -7,11 +7,11 @@ import datetime
 import json
 from typing import Any
 
-from experiments.benchmark.grid import Benchmark
-from experiments.benchmark.memory_limit import FINENESS, largest
-from experiments.benchmark.workloads import CellConfig
-from experiments.runtime.child_processes import run_python
-from experiments.runtime.errors import RunError
+from archbench.experiments.benchmark.grid import Benchmark
+from archbench.experiments.benchmark.memory_limit import FINENESS, largest
+from archbench.experiments.benchmark.workloads import CellConfig
+from archbench.experiments.runtime.child_processes import run_python
+from archbench.experiments.runtime.errors import RunError
 
 Row = dict[str, Any]
 
@@ -32,7 +32,7 @@ def measure(benchmark: Benchmark, cell: CellConfig) -> Row:
 def one(benchmark: Benchmark, cell: CellConfig) -> Row:
     """Measure one cell in a fresh process."""
     order = json.dumps(benchmark.order(cell))
-    ended = run_python(["-m", "experiments.benchmark.worker"], standard_input=order, capture=True)
+    ended = run_python(["-m", "archbench.experiments.benchmark.worker"], standard_input=order, capture=True)
     if ended.returncode == 0:
         measured = json.loads(ended.stdout.splitlines()[-1])
         return {**known(benchmark, cell), "status": "complete", "message": None, **measured}

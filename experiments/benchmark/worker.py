@@ -1,6 +1,6 @@
 """Measure a cell of a benchmark in a separate process.
 
-``python -m experiments.benchmark.worker`` reads a JSON object from its standard input (``backbone``,
+``python -m archbench.experiments.benchmark.worker`` reads a JSON object from standard input (``backbone``,
 ``objective``, ``device`` and ``cell``, as ``experiments.benchmark`` writes them) and prints the measurement
 as the last line of its standard output.
 """
@@ -14,19 +14,19 @@ from typing import Any
 
 import torch
 
-from architectures.backbone import Backbone
-from architectures.kernels.cpu import build
-from experiments.benchmark.infilling import Blanks, Sampler
-from experiments.benchmark.memory_limit import limited
-from experiments.benchmark.timing import matmul_rate, memory_rate, quartiles
-from experiments.benchmark.workloads import Cell, CellConfig, Measured
-from experiments.config.schema import DeviceConfig
-from experiments.config.structured import component, typed
-from experiments.objectives.diffusion.unmasking_sampler import UnmaskingObjective
-from experiments.runtime.child_processes import end_with_parent
-from experiments.runtime.device import configure_process, torch_device
-from experiments.runtime.memory import peak_memory
-from experiments.tracking.provenance import current_commit, device_used
+from archbench.architectures.backbone import Backbone
+from archbench.architectures.kernels.cpu import build
+from archbench.experiments.benchmark.infilling import Blanks, Sampler
+from archbench.experiments.benchmark.memory_limit import limited
+from archbench.experiments.benchmark.timing import matmul_rate, memory_rate, quartiles
+from archbench.experiments.benchmark.workloads import Cell, CellConfig, Measured
+from archbench.experiments.config.schema import DeviceConfig
+from archbench.experiments.config.structured import component, typed
+from archbench.experiments.objectives.diffusion.unmasking_sampler import UnmaskingObjective
+from archbench.experiments.runtime.child_processes import end_with_parent
+from archbench.experiments.runtime.device import configure_process, torch_device
+from archbench.experiments.runtime.memory import peak_memory
+from archbench.experiments.tracking.provenance import current_commit, device_used
 
 
 def measure(tree: dict[str, Any]) -> dict[str, Any]:

@@ -16,13 +16,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from architectures.backbone import Backbone
-from architectures.decoding_state import DecodingState
-from architectures.kernels.cpu.decode.dispatch import ROWS
-from architectures.kernels.pointwise import cross_entropy
-from experiments.benchmark.timing import Stopwatch, is_stable
-from experiments.runtime.device import autocast, inference
-from experiments.training.optimizers.adamw import AdamW
+from archbench.architectures.backbone import Backbone
+from archbench.architectures.decoding_state import DecodingState
+from archbench.architectures.kernels.cpu.decode.dispatch import ROWS
+from archbench.architectures.kernels.pointwise import cross_entropy
+from archbench.experiments.benchmark.timing import Stopwatch, is_stable
+from archbench.experiments.runtime.device import autocast, inference
+from archbench.experiments.training.optimizers.adamw import AdamW
 
 MODES = ("train", "prefill", "decode", "sample")
 APPROACH = 64

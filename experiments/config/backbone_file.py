@@ -8,7 +8,8 @@ import re
 import sys
 from pathlib import Path
 
-from experiments.runtime.errors import ConfigError, nearest
+from archbench.experiments.config.old_names import current_name
+from archbench.experiments.runtime.errors import ConfigError, nearest
 
 _FILE = re.compile(r"([^,]+\.py)(?::(\w*))?")
 
@@ -44,7 +45,7 @@ def _class_path(word: str, file: str, name: str) -> str:
         raise ConfigError(f"{key}: add the class, {file}:CLASS; options: {', '.join(classes) or 'none'}")
     if name not in classes:
         raise ConfigError(f"{key}: no class {name!r} in {path}{nearest(name, classes)}")
-    return f"{_module(path.resolve(), key)}.{name}"
+    return current_name(f"{_module(path.resolve(), key)}.{name}")
 
 
 def _module(path: Path, key: str) -> str:

@@ -31,10 +31,10 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
-import experiments.config.schema  # noqa: F401  # registers what the YAML files extend, and their reader
-from experiments.config import CONF
-from experiments.config.handed_on import HandedOn, without_seed
-from experiments.config.hydra_overrides import (
+import archbench.experiments.config.schema  # noqa: F401  # registers what the YAML files extend, and their reader
+from archbench.experiments.config import CONF
+from archbench.experiments.config.handed_on import HandedOn, without_seed
+from archbench.experiments.config.hydra_overrides import (
     explain,
     no_option,
     path_words,
@@ -43,9 +43,9 @@ from experiments.config.hydra_overrides import (
     refuse_unreadable,
     unmatched,
 )
-from experiments.config.ineffective_overrides import check_words
-from experiments.config.options import at_home, refuse_no_words
-from experiments.runtime.child_processes import (
+from archbench.experiments.config.ineffective_overrides import check_words
+from archbench.experiments.config.options import at_home, refuse_no_words
+from archbench.experiments.runtime.child_processes import (
     asked_to_stop,
     begin_worker,
     end_with_parent,
@@ -53,13 +53,19 @@ from experiments.runtime.child_processes import (
     is_worker,
     note_stop,
 )
-from experiments.runtime.errors import ConfigError, LockedError, Preempted, RunError, is_full, to_run_error
-from experiments.runtime.imports import check_one_root
-from experiments.runtime.machine import ensure_home, process_rank
-from experiments.runtime.preemption import ends_at_signals, is_default
-from experiments.runtime.secrets import redact
-from experiments.runtime.special_files import refuse_pipes
-from experiments.runtime.streams import guard_streams
+from archbench.experiments.runtime.errors import (
+    ConfigError,
+    LockedError,
+    Preempted,
+    RunError,
+    is_full,
+    to_run_error,
+)
+from archbench.experiments.runtime.machine import ensure_home, process_rank
+from archbench.experiments.runtime.preemption import ends_at_signals, is_default
+from archbench.experiments.runtime.secrets import redact
+from archbench.experiments.runtime.special_files import refuse_pipes
+from archbench.experiments.runtime.streams import guard_streams
 
 Function = Callable[[DictConfig], object]
 
@@ -151,7 +157,6 @@ def _check_arguments(config_name: str) -> None:
 
     ``hydra.main`` takes no option, such as ``-m``, between overrides: options go to the end.
     """
-    check_one_root()
     words = path_words(sys.argv[1:])
     refuse_unreadable(words)
     refuse_other_words_of(words, config_name)
@@ -379,9 +384,8 @@ def _imported(function: Function | str) -> Function:
 
 def _speaks(error: RunError) -> bool:
     """Return True in the one process, of those that share a run, that reports why it fails."""
-    collectives = sys.modules.get(
-        "experiments.training.parallel.collectives"
-    )  # they cannot have met without it
+    # They cannot have met without it.
+    collectives = sys.modules.get("archbench.experiments.training.parallel.collectives")
     return process_rank().rank == 0 if collectives is None else collectives.reports_error(error)
 
 

@@ -19,13 +19,13 @@ from hydra.errors import HydraException, OverrideParseException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from architectures.nearest_name import nearest_name
-from experiments.config import CONF
-from experiments.config.backbone_file import class_paths
-from experiments.config.options import PATHS, at_home, refuse_other_words
-from experiments.config.structured import type_message
-from experiments.runtime.errors import ConfigError, nearest
-from experiments.runtime.synonyms import KEYS, SYNONYMS
+from archbench.architectures.nearest_name import nearest_name
+from archbench.experiments.config import CONF
+from archbench.experiments.config.backbone_file import class_paths
+from archbench.experiments.config.options import PATHS, at_home, refuse_other_words
+from archbench.experiments.config.structured import type_message
+from archbench.experiments.runtime.errors import ConfigError, nearest
+from archbench.experiments.runtime.synonyms import KEYS, SYNONYMS
 
 MEANINGS = {
     "budget.tokens": "training tokens in all: steps x sequences x their length",

@@ -16,11 +16,11 @@ from typing import Any
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
-from experiments.config import CONF
-from experiments.config.schema import AXIS_UNITS
-from experiments.config.yaml_files import config_defaults
-from experiments.runtime.errors import ConfigError
-from experiments.runtime.yaml_state import read_yaml
+from archbench.experiments.config import CONF
+from archbench.experiments.config.schema import AXIS_UNITS
+from archbench.experiments.config.yaml_files import config_defaults
+from archbench.experiments.runtime.errors import ConfigError
+from archbench.experiments.runtime.yaml_state import read_yaml
 
 ADJUSTED = ("study", "task", "backbone")
 """Groups whose YAML files a study adjusts on purpose, in all of its runs."""

@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, cast
 
-from experiments.config.structured import is_own, load_class, pop_target, typed
-from experiments.runtime.errors import nearest
+from archbench.experiments.config.old_names import current_name
+from archbench.experiments.config.structured import is_own, load_class, pop_target, typed
+from archbench.experiments.runtime.errors import nearest
 
 if TYPE_CHECKING:
     import torch
@@ -130,7 +131,8 @@ def load_schedule(name: str) -> Schedule:
             hint = nearest(name, schedules)
             listed = "" if "options: " in hint else f" (of {', '.join(schedules)})"
             raise ValueError(f"schedule={name!r}{hint}{listed}")
-        return cast(Schedule, importlib.import_module(f"experiments.training.schedules.{name}"))
+        return cast(Schedule, importlib.import_module(f"archbench.experiments.training.schedules.{name}"))
+    name = current_name(name)
     if not is_own(name.partition(".")[0]):
         raise ValueError(f"schedule={name!r} is not a module of this project or of yours")
     try:

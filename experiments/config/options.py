@@ -19,14 +19,14 @@ from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from architectures.nearest_name import nearest_name
-from experiments.config.structured import typed
-from experiments.runtime.errors import ConfigError, RunError
-from experiments.runtime.machine import ensure_home
-from experiments.runtime.secrets import redact, refuse_secret
-from experiments.runtime.special_files import refuse_pipes
-from experiments.runtime.streams import guard_streams
-from experiments.runtime.synonyms import SYNONYMS
+from archbench.architectures.nearest_name import nearest_name
+from archbench.experiments.config.structured import typed
+from archbench.experiments.runtime.errors import ConfigError, RunError
+from archbench.experiments.runtime.machine import ensure_home
+from archbench.experiments.runtime.secrets import redact, refuse_secret
+from archbench.experiments.runtime.special_files import refuse_pipes
+from archbench.experiments.runtime.streams import guard_streams
+from archbench.experiments.runtime.synonyms import SYNONYMS
 
 Options = TypeVar("Options")
 Prepared = TypeVar("Prepared")

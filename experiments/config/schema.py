@@ -16,9 +16,9 @@ from typing import Any
 from hydra.core.config_store import ConfigStore
 from omegaconf import MISSING
 
-import experiments.config.yaml_files  # noqa: F401  # Hydra's reader of the YAML files
-from experiments.config.study import StudyConfig
-from experiments.runtime.errors import nearest
+import archbench.experiments.config.yaml_files  # noqa: F401  # Hydra's reader of the YAML files
+from archbench.experiments.config.study import StudyConfig
+from archbench.experiments.runtime.errors import nearest
 
 AXIS_UNITS = {
     "non_embedding": "parameters without embedding and LM head",
@@ -41,9 +41,9 @@ STRATEGIES = ("none", "ddp", "fsdp")
 CHECKPOINTED = ("none", "block")
 
 SINKS = {
-    "online": "experiments.tracking.wandb.WandbSink",
-    "offline": "experiments.tracking.wandb.WandbSink",
-    "tensorboard": "experiments.tracking.tensorboard.TensorBoardSink",
+    "online": "archbench.experiments.tracking.wandb.WandbSink",
+    "offline": "archbench.experiments.tracking.wandb.WandbSink",
+    "tensorboard": "archbench.experiments.tracking.tensorboard.TensorBoardSink",
 }
 """Class of each mode of tracking, imported on first use. A new one is a file, a YAML and a line here."""
 MODES = ("off", *SINKS)

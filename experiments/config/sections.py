@@ -21,8 +21,8 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import InterpolationKeyError, MissingMandatoryValue, OmegaConfBaseException
 
-from experiments.config.optimizer import OptimizerConfig, read_optimizer
-from experiments.config.schema import (
+from archbench.experiments.config.optimizer import OptimizerConfig, read_optimizer
+from archbench.experiments.config.schema import (
     AXIS_UNITS,
     BudgetConfig,
     DeviceConfig,
@@ -33,10 +33,10 @@ from experiments.config.schema import (
     TrackingConfig,
     TrainerConfig,
 )
-from experiments.config.structured import check_file_name, first_line, typed, whole_number_hint
-from experiments.config.study import StudyConfig
-from experiments.runtime.errors import ConfigError, nearest
-from experiments.runtime.secrets import refuse_secret
+from archbench.experiments.config.structured import check_file_name, first_line, typed, whole_number_hint
+from archbench.experiments.config.study import StudyConfig
+from archbench.experiments.runtime.errors import ConfigError, nearest
+from archbench.experiments.runtime.secrets import refuse_secret
 
 
 @dataclass(frozen=True, kw_only=True)

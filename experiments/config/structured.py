@@ -21,9 +21,10 @@ from typing import Any, TypeVar
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ConfigKeyError, MissingMandatoryValue, OmegaConfBaseException
 
-from experiments.runtime.errors import ConfigError, RunError, is_out_of_memory, nearest
-from experiments.runtime.imported_sources import INSTALLED, PROJECT
-from experiments.runtime.secrets import refuse_secret
+from archbench.experiments.config.old_names import current_name
+from archbench.experiments.runtime.errors import ConfigError, RunError, is_out_of_memory, nearest
+from archbench.experiments.runtime.imported_sources import INSTALLED, PACKAGE
+from archbench.experiments.runtime.secrets import refuse_secret
 
 T = TypeVar("T")
 
@@ -213,7 +214,7 @@ def user_code_location(error: Exception) -> str:
     """Return file and line of the user's code that an error came from, in brackets; empty for our code."""
     for frame, line in reversed(list(traceback.walk_tb(error.__traceback__))):
         package = str(frame.f_globals["__name__"]).partition(".")[0]
-        if package not in PROJECT and is_own(package):
+        if package != PACKAGE and is_own(package):
             return f" ({frame.f_code.co_filename}, line {line})"
     return ""
 
@@ -240,7 +241,7 @@ def user_mistakes(key: str, cls: type[Any]) -> Iterator[None]:
         if isinstance(error, RunError) or is_out_of_memory(error):
             raise
         place = user_code_location(error) or class_location(cls)
-        if not place or cls.__module__.partition(".")[0] in PROJECT:
+        if not place or cls.__module__.partition(".")[0] == PACKAGE:
             raise
         lines = str(error).strip().splitlines() or [""]
         raise ConfigError(
@@ -255,11 +256,12 @@ def load_class(target: str, base: type[T], key: str) -> type[T]:
     A configuration, also a stored one, can name classes of the project and of the user. It cannot call a
     function, or import a module of Python or of an installed package.
     """
+    target = current_name(target)
     module, _, name = target.rpartition(".")
     if not module or target.startswith("."):
         raise ConfigError(f"{key}._target_={target} is not a dotted path: write package.module.Class")
     top = module.partition(".")[0]
-    if top not in PROJECT and not is_own(top):
+    if top != PACKAGE and not is_own(top):
         raise ConfigError(
             f"{key}._target_={target} is not a {base.__name__} of this project or of yours: {top} belongs to "
             "Python or to an installed package, which are not imported"
@@ -273,7 +275,7 @@ def load_class(target: str, base: type[T], key: str) -> type[T]:
             ) from None
         raise ConfigError(f"{key}._target_={target}: no module {module!r}; is it on PYTHONPATH?") from None
     except Exception as error:
-        if top in PROJECT:
+        if top == PACKAGE:
             raise
         raise ConfigError(
             f"{key}._target_={target}: {module} cannot be imported: {type(error).__name__}: {error}"

@@ -10,8 +10,8 @@ from typing import Any
 
 from omegaconf import MISSING
 
-from experiments.config import CONF
-from experiments.runtime.yaml_state import parse_yaml
+from archbench.experiments.config import CONF
+from archbench.experiments.runtime.yaml_state import parse_yaml
 
 TRACK = "track/"
 """Folder of the studies that are tracks, which are run by ``archbench track``."""
@@ -152,7 +152,7 @@ def typed_command(name: str, *arguments: str) -> str:
 
 
 def train_words(command: str) -> list[str]:
-    """Return the overrides of a recorded command, ``archbench train`` or ``python -m experiments.train``."""
+    """Return the overrides of a recorded ``archbench train`` or ``python -m archbench.experiments.train``."""
     parts = shlex.split(command)
     return parts[2:] if parts[:1] == ["archbench"] else parts[3:]
 

@@ -24,8 +24,9 @@ from hydra._internal.sources_registry import SourcesRegistry
 from hydra.plugins.config_source import ConfigLoadError, ConfigResult
 from omegaconf import MISSING, OmegaConf
 
-from experiments.config.structured import PROJECT, is_own
-from experiments.runtime.yaml_state import read_yaml
+from archbench.experiments.config.old_names import current_name
+from archbench.experiments.config.structured import PACKAGE, is_own
+from archbench.experiments.runtime.yaml_state import read_yaml
 
 UNREADABLE = (
     ArithmeticError,
@@ -80,9 +81,9 @@ class FileConfigSource(file_config_source.FileConfigSource):
                 tree["num_layers"] = "${scale.depth}"
         else:
             raise ConfigLoadError(f"Config not found : {path}")
-        if isinstance(target := tree.get("_target_"), str):
-            entries = tree.get("defaults", ["_self_"])
-            tree = {**tree, "defaults": [f"/{DEFAULTS_OF}{target}@_here_", *entries]}
+        if isinstance(named := tree.get("_target_"), str):
+            target, entries = current_name(named), tree.get("defaults", ["_self_"])
+            tree = {**tree, "_target_": target, "defaults": [f"/{DEFAULTS_OF}{target}@_here_", *entries]}
         return ConfigResult(
             config=OmegaConf.create(tree),
             path=source,
@@ -103,7 +104,7 @@ def config_defaults(target: str) -> dict[str, Any]:
     the source does not define is left out. The result is empty if there is no such class: composing
     continues, and ``component`` rejects the class when the configuration is read.
     """
-    module, _, name = target.rpartition(".")
+    module, _, name = current_name(target).rpartition(".")
     try:
         cls = _module(module)[name]
         return _defaults(getattr(cls, "Config", cls))
@@ -122,7 +123,7 @@ def _module(name: str) -> _Names:
 def _source(name: str) -> Path:
     """Return the file of a module of this project or of the user's. Raises KeyError for others."""
     top, *parts = name.split(".")
-    spec = importlib.util.find_spec(top) if top in PROJECT or is_own(top) else None
+    spec = importlib.util.find_spec(top) if top == PACKAGE or is_own(top) else None
     if spec is None:
         raise KeyError(name)
     folders = [Path(folder, *parts) for folder in spec.submodule_search_locations or ()]
@@ -215,7 +216,7 @@ def _class(statement: ast.ClassDef, names: _Names) -> type:
                 if not NO_FIELD.match(ast.unparse(annotation)):
                     members["fields"][name] = functools.partial(_default, value, names)
     for decorator in statement.decorator_list:
-        match decorator:  # architectures.backbones.hybrid.with_sections_of
+        match decorator:  # archbench.architectures.backbones.hybrid.with_sections_of
             case ast.Call(func=ast.Name(id="with_sections_of"), args=[ast.Constant(value=str(package))]):
                 for module in pkgutil.iter_modules([str(_source(package).parent)]):
                     config = _module(f"{package}.{module.name}")["Config"]

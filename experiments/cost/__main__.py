@@ -9,25 +9,25 @@ from __future__ import annotations
 
 import sys
 
-from experiments.config.hydra_app import start
+from archbench.experiments.config.hydra_app import start
 
-if __name__ == "__main__":  # before the imports below: see experiments.config.hydra_app
-    start("experiments.cost.__main__.cost", "cost")
+if __name__ == "__main__":  # before the imports below: see archbench.experiments.config.hydra_app
+    start("archbench.experiments.cost.__main__.cost", "cost")
     sys.exit()
 
 from pathlib import Path
 
 from omegaconf import DictConfig
 
-from architectures.backbone import Backbone
-from experiments.config.schema import ScaleConfig
-from experiments.config.sections import plain_tree, with_target
-from experiments.config.structured import component, typed
-from experiments.cost.model_cost import CostConfig, CostReport, Pricing
-from experiments.cost.tables import render
-from experiments.runtime.atomic_io import write_json
-from experiments.runtime.console import print_tables
-from experiments.runtime.errors import ConfigError
+from archbench.architectures.backbone import Backbone
+from archbench.experiments.config.schema import ScaleConfig
+from archbench.experiments.config.sections import plain_tree, with_target
+from archbench.experiments.config.structured import component, typed
+from archbench.experiments.cost.model_cost import CostConfig, CostReport, Pricing
+from archbench.experiments.cost.tables import render
+from archbench.experiments.runtime.atomic_io import write_json
+from archbench.experiments.runtime.console import print_tables
+from archbench.experiments.runtime.errors import ConfigError
 
 
 def cost(cfg: DictConfig) -> None:

@@ -6,11 +6,11 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
-from architectures.backbone import BackboneConfig
-from architectures.backbones.hybrid import ATTENTION, HybridConfig
-from architectures.backbones.transformer import TransformerConfig
-from architectures.layers.attention.config import AttentionConfig, LatentConfig
-from architectures.layers.attention.multi_head import head_dim
+from archbench.architectures.backbone import BackboneConfig
+from archbench.architectures.backbones.hybrid import ATTENTION, HybridConfig
+from archbench.architectures.backbones.transformer import TransformerConfig
+from archbench.architectures.layers.attention.config import AttentionConfig, LatentConfig
+from archbench.architectures.layers.attention.multi_head import head_dim
 
 GROUPS = 8
 """Maximum key/value heads of the grouped-query variant of a model without grouped queries."""

@@ -14,16 +14,16 @@ from typing import Any
 import torch
 from torch import nn
 
-from architectures.backbone import Backbone, BackboneConfig, Flops
-from architectures.backbones.stack import RecurrentStackConfig
-from architectures.backbones.transformer import TransformerConfig
-from architectures.layers.attention.base import SoftmaxAttention
-from architectures.layers.block import Block
-from architectures.layers.normalization import OffsetRMSNorm
-from experiments.config.schema import ScaleConfig
-from experiments.cost.attention_variants import variants
-from experiments.run.size_solver import Sizes, match
-from experiments.runtime.errors import ConfigError, nearest
+from archbench.architectures.backbone import Backbone, BackboneConfig, Flops
+from archbench.architectures.backbones.stack import RecurrentStackConfig
+from archbench.architectures.backbones.transformer import TransformerConfig
+from archbench.architectures.layers.attention.base import SoftmaxAttention
+from archbench.architectures.layers.block import Block
+from archbench.architectures.layers.normalization import OffsetRMSNorm
+from archbench.experiments.config.schema import ScaleConfig
+from archbench.experiments.cost.attention_variants import variants
+from archbench.experiments.run.size_solver import Sizes, match
+from archbench.experiments.runtime.errors import ConfigError, nearest
 
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 WEIGHT_BYTES = {"fp32": 4.0, "bf16": 2.0, "int8": 1.0, "int4": 0.5}

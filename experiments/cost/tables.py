@@ -9,8 +9,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from experiments.cost.model_cost import TRAINING_BYTES, CostReport, PartCost
-from experiments.runtime.console import count
+from archbench.experiments.cost.model_cost import TRAINING_BYTES, CostReport, PartCost
+from archbench.experiments.runtime.console import count
 
 FLOPS = {
     "forward": "forward pass of a sequence",

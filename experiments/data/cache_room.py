@@ -16,11 +16,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from experiments.data.local_files import parquet_bytes
-from experiments.runtime.atomic_io import write_json
-from experiments.runtime.console import count
-from experiments.runtime.errors import CheckpointError
-from experiments.runtime.process_identity import is_alive, is_local, read_process, this_process
+from archbench.experiments.data.local_files import parquet_bytes
+from archbench.experiments.runtime.atomic_io import write_json
+from archbench.experiments.runtime.console import count
+from archbench.experiments.runtime.errors import CheckpointError
+from archbench.experiments.runtime.process_identity import is_alive, is_local, read_process, this_process
 
 LOCK = ".preparing"
 ABANDONED = 7 * 24 * 3600.0

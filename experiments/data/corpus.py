@@ -17,19 +17,19 @@ from typing import NotRequired
 
 from typing_extensions import TypedDict
 
-from experiments.data.document import Document
-from experiments.data.file_hashes import FileHashes
-from experiments.data.hub import read_hub
-from experiments.data.local_files import check_no_overlap, find_files, named_files, read_files
-from experiments.data.package_text import (
+from archbench.experiments.data.document import Document
+from archbench.experiments.data.file_hashes import FileHashes
+from archbench.experiments.data.hub import read_hub
+from archbench.experiments.data.local_files import check_no_overlap, find_files, named_files, read_files
+from archbench.experiments.data.package_text import (
     PACKAGE_CODE,
     PACKAGE_DOCS,
     PACKAGE_LETTERS,
     VERSIONS,
     package_documents,
 )
-from experiments.data.python_docs import LIBRARY, REFERENCE, embedded_documents
-from experiments.runtime.errors import nearest
+from archbench.experiments.data.python_docs import LIBRARY, REFERENCE, embedded_documents
+from archbench.experiments.runtime.errors import nearest
 
 SPLITS = ("train", "validation", "test")
 

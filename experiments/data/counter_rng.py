@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from experiments.runtime.seeds import GAMMA, MASK_64, data_order_key, stream
+from archbench.experiments.runtime.seeds import GAMMA, MASK_64, data_order_key, stream
 
 MOST_SCORED = 2**16
 """Options that ``ExampleRNG.distinct`` gives a score each."""

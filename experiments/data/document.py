@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from experiments.runtime.errors import DataError, nearest
+from archbench.experiments.runtime.errors import DataError, nearest
 
 
 class Document(NamedTuple):

@@ -11,9 +11,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from experiments.runtime.atomic_io import write_json
-from experiments.runtime.errors import DataError, RunError
-from experiments.runtime.json_state import read_json
+from archbench.experiments.runtime.atomic_io import write_json
+from archbench.experiments.runtime.errors import DataError, RunError
+from archbench.experiments.runtime.json_state import read_json
 
 CHUNK = 2**20
 """Bytes of a chunk."""

@@ -13,8 +13,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from experiments.data.document import Document, text_of_row
-from experiments.runtime.errors import CheckpointError, DataError, is_full
+from archbench.experiments.data.document import Document, text_of_row
+from archbench.experiments.runtime.errors import CheckpointError, DataError, is_full
 
 
 def read_hub(

@@ -14,17 +14,17 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
-from experiments.data.corpus import SPLITS, split_of
-from experiments.data.document import check_encodable
-from experiments.data.hub import hub_rows
-from experiments.data.local_files import (
+from archbench.experiments.data.corpus import SPLITS, split_of
+from archbench.experiments.data.document import check_encodable
+from archbench.experiments.data.hub import hub_rows
+from archbench.experiments.data.local_files import (
     check_no_overlap,
     decode_utf8,
     find_files,
     named_files,
     rows_of_file,
 )
-from experiments.runtime.errors import DataError, nearest
+from archbench.experiments.runtime.errors import DataError, nearest
 
 SUFFIXES = (".json", ".jsonl", ".csv", ".tsv", ".parquet", ".conll")
 CONLL_COLUMNS = ("tokens", "tags")

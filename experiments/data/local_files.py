@@ -18,10 +18,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from experiments.data.document import Document, text_of_row
-from experiments.data.file_hashes import file_hash
-from experiments.runtime.errors import DataError, nearest
-from experiments.runtime.special_files import check_file
+from archbench.experiments.data.document import Document, text_of_row
+from archbench.experiments.data.file_hashes import file_hash
+from archbench.experiments.runtime.errors import DataError, nearest
+from archbench.experiments.runtime.special_files import check_file
 
 if TYPE_CHECKING:
     import pyarrow  # needs half a second: only where there is a Parquet file

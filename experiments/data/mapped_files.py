@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from experiments.runtime.errors import DataError
+from archbench.experiments.runtime.errors import DataError
 
 _sizes: dict[Path, int] = {}
 """Bytes of each mapped file when it was mapped."""

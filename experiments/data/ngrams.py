@@ -20,7 +20,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from experiments.data.token_stream import TokenStream
+from archbench.experiments.data.token_stream import TokenStream
 
 END = 256
 SYMBOLS = 257

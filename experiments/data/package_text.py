@@ -18,9 +18,9 @@ from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 
-from experiments.data.document import Document
-from experiments.data.python_docs import module_docstrings, without_repeats
-from experiments.runtime.errors import DataError
+from archbench.experiments.data.document import Document
+from archbench.experiments.data.python_docs import module_docstrings, without_repeats
+from archbench.experiments.runtime.errors import DataError
 
 PACKAGE_DOCS, PACKAGE_CODE, PACKAGE_LETTERS = "package_docs", "package_code", "package_letters"
 VERSIONS = {

@@ -16,7 +16,7 @@ from functools import cache
 from pathlib import Path
 from pydoc_data.topics import topics
 
-from experiments.data.document import Document
+from archbench.experiments.data.document import Document
 
 REFERENCE = "reference/"
 """Names of documents from the language reference begin so."""

@@ -28,13 +28,13 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from experiments.data.cache_room import LOCK, check_room, remove_leftovers, text_bytes, work_folder
-from experiments.data.corpus import SPLITS, CorpusConfig, documents, identity
-from experiments.data.document import Document
-from experiments.data.file_hashes import SAMPLE, damaged, sampled
-from experiments.data.local_files import find_files
-from experiments.data.token_stream import TokenStream
-from experiments.data.token_writer import (
+from archbench.experiments.data.cache_room import LOCK, check_room, remove_leftovers, text_bytes, work_folder
+from archbench.experiments.data.corpus import SPLITS, CorpusConfig, documents, identity
+from archbench.experiments.data.document import Document
+from archbench.experiments.data.file_hashes import SAMPLE, damaged, sampled
+from archbench.experiments.data.local_files import find_files
+from archbench.experiments.data.token_stream import TokenStream
+from archbench.experiments.data.token_writer import (
     BYTES_DTYPE,
     META,
     Documents,
@@ -46,16 +46,16 @@ from experiments.data.token_writer import (
     lossy_note,
     read_stream,
 )
-from experiments.data.tokenizers.make_tokenizer import (
+from archbench.experiments.data.tokenizers.make_tokenizer import (
     depends_on_text,
     load_tokenizer,
     tokenizer_description,
     train_tokenizer,
 )
-from experiments.data.tokenizers.tokenizer import TextTokenizer, TokenizerConfig
-from experiments.runtime.atomic_io import allowed_mode, sync
-from experiments.runtime.errors import DataError
-from experiments.runtime.json_state import read_json
+from archbench.experiments.data.tokenizers.tokenizer import TextTokenizer, TokenizerConfig
+from archbench.experiments.runtime.atomic_io import allowed_mode, sync
+from archbench.experiments.runtime.errors import DataError
+from archbench.experiments.runtime.json_state import read_json
 
 _FORMAT = 1
 """Raise it when the same settings come to mean other tokens."""

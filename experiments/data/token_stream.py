@@ -12,9 +12,9 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from experiments.data.counter_rng import permute
-from experiments.data.tokenizers.tokenizer import TextTokenizer
-from experiments.runtime.seeds import stream
+from archbench.experiments.data.counter_rng import permute
+from archbench.experiments.data.tokenizers.tokenizer import TextTokenizer
+from archbench.experiments.runtime.seeds import stream
 
 PASSAGE = 1024
 """Tokens of the passages of a text: of those that ``passages`` picks, and of the clusters of a split that is

@@ -18,13 +18,18 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import TypedDict
 
-from experiments.data.corpus import SPLITS, CorpusConfig, SourceIdentity, carved_by_position
-from experiments.data.file_hashes import ChunkHasher
-from experiments.data.mapped_files import map_file
-from experiments.data.ngrams import ngram_bits_per_byte
-from experiments.data.token_stream import XZ_LIMIT, TokenStream, unigram_bits_per_byte, xz_bits_per_byte
-from experiments.data.tokenizers.tokenizer import TextTokenizer, TokenizedText
-from experiments.runtime.errors import DataError
+from archbench.experiments.data.corpus import SPLITS, CorpusConfig, SourceIdentity, carved_by_position
+from archbench.experiments.data.file_hashes import ChunkHasher
+from archbench.experiments.data.mapped_files import map_file
+from archbench.experiments.data.ngrams import ngram_bits_per_byte
+from archbench.experiments.data.token_stream import (
+    XZ_LIMIT,
+    TokenStream,
+    unigram_bits_per_byte,
+    xz_bits_per_byte,
+)
+from archbench.experiments.data.tokenizers.tokenizer import TextTokenizer, TokenizedText
+from archbench.experiments.runtime.errors import DataError
 
 META = "meta.json"
 BYTES_DTYPE = np.dtype("<u4")

@@ -11,14 +11,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from architectures.backbone import Backbone
-from experiments.evaluation.shard import ALONE, EvaluationShard
-from experiments.objectives.finite_outputs import CAUSE, watched_outputs
-from experiments.objectives.objective import Objective, Score
-from experiments.runtime.device import inference
-from experiments.runtime.errors import DataError, DivergedError
-from experiments.runtime.seeds import evaluation_seed
-from experiments.tasks.metrics import (
+from archbench.architectures.backbone import Backbone
+from archbench.experiments.evaluation.shard import ALONE, EvaluationShard
+from archbench.experiments.objectives.finite_outputs import CAUSE, watched_outputs
+from archbench.experiments.objectives.objective import Objective, Score
+from archbench.experiments.runtime.device import inference
+from archbench.experiments.runtime.errors import DataError, DivergedError
+from archbench.experiments.runtime.seeds import evaluation_seed
+from archbench.experiments.tasks.metrics import (
     DOCUMENTS,
     GENERATED,
     JACKKNIFE_GROUPS,
@@ -33,7 +33,7 @@ from experiments.tasks.metrics import (
     ratio_standard_error,
     split_metrics,
 )
-from experiments.tasks.task import EXCESS_BITS, STORED_BITS, UNIFORM, Facts, Task
+from archbench.experiments.tasks.task import EXCESS_BITS, STORED_BITS, UNIFORM, Facts, Task
 
 EVALUATION_SEED = 0
 """Seed of evaluation for all seeds of runs: they use the same examples and masks."""
@@ -84,7 +84,9 @@ def measure(
     device = next(model.parameters()).device
     slices = None
     if by_slice and task.stride is not None:
-        from experiments.evaluation.slices import TokenSlices  # needs corpora and tokenizers: only for text
+        from archbench.experiments.evaluation.slices import (
+            TokenSlices,  # needs corpora and tokenizers: only for text
+        )
 
         slices = TokenSlices(task)
 
@@ -178,7 +180,7 @@ def valid_continuations(model: Backbone, objective: Objective, task: Task, batch
     prompts = task.prompts("test", EVALUATION_SEED, PROMPTS)
     if not prompts:
         return []
-    from experiments.objectives.decoding.sampling import SamplingConfig  # few tasks generate
+    from archbench.experiments.objectives.decoding.sampling import SamplingConfig  # few tasks generate
 
     continuations = []
     for start in range(0, len(prompts), batch_size):

@@ -13,16 +13,16 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from architectures.backbone import Backbone
-from experiments.evaluation.measure import EVALUATION_SEED, first_examples
-from experiments.evaluation.slices import longest_repeats
-from experiments.objectives.finite_outputs import CAUSE
-from experiments.objectives.objective import Objective, at_tokens
-from experiments.runtime.device import inference
-from experiments.runtime.errors import ConfigError, DivergedError
-from experiments.tasks.metrics import Metric, bits_to_nats
-from experiments.tasks.task import Batch, Task
-from experiments.tasks.text.text import Text
+from archbench.architectures.backbone import Backbone
+from archbench.experiments.evaluation.measure import EVALUATION_SEED, first_examples
+from archbench.experiments.evaluation.slices import longest_repeats
+from archbench.experiments.objectives.finite_outputs import CAUSE
+from archbench.experiments.objectives.objective import Objective, at_tokens
+from archbench.experiments.runtime.device import inference
+from archbench.experiments.runtime.errors import ConfigError, DivergedError
+from archbench.experiments.tasks.metrics import Metric, bits_to_nats
+from archbench.experiments.tasks.task import Batch, Task
+from archbench.experiments.tasks.text.text import Text
 
 
 def text_rates(metric: Metric, task: Task, batch_size: int) -> dict[str, float]:

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from experiments.objectives.objective import Score
+from archbench.experiments.objectives.objective import Score
 
 FIELDS = ("accuracy_B", "nats_B", "answers_B", "bytes_B", "cluster_B", "slices_BK")
 """Fields of a score that processes exchange."""

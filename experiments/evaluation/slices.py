@@ -25,12 +25,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from experiments.data.tokenizers.tokenizer import ByteTokenizer
-from experiments.evaluation.text_kinds import KINDS, token_kinds
-from experiments.objectives.objective import TokenScores
-from experiments.tasks.metrics import SliceTotals, cluster_totals, nats_to_bits
-from experiments.tasks.task import Batch, Task
-from experiments.tasks.text.text import Text
+from archbench.experiments.data.tokenizers.tokenizer import ByteTokenizer
+from archbench.experiments.evaluation.text_kinds import KINDS, token_kinds
+from archbench.experiments.objectives.objective import TokenScores
+from archbench.experiments.tasks.metrics import SliceTotals, cluster_totals, nats_to_bits
+from archbench.experiments.tasks.task import Batch, Task
+from archbench.experiments.tasks.text.text import Text
 
 RECALL_TOKENS, RECALL_BYTES = 2, 8
 """The n of ``recall``. A pair of bytes repeats by chance; two tokens of a trained vocabulary have about eight

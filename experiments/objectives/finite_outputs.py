@@ -10,8 +10,8 @@ from contextlib import contextmanager
 
 from torch import Tensor, nn
 
-from architectures.backbone import Output
-from experiments.runtime.errors import DivergedError
+from archbench.architectures.backbone import Output
+from archbench.experiments.runtime.errors import DivergedError
 
 CAUSE = "lower the learning rate, or look at what the model does in evaluation"
 

@@ -12,12 +12,18 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from experiments.data.tokenizers.vocabulary import Vocabulary
-from experiments.objectives.objective import Score
-from experiments.runtime.errors import DataError
-from experiments.tasks.metrics import Likelihood, Metric, bits_per_byte, bits_per_byte_metric, jackknife
-from experiments.tasks.task import Batch
-from experiments.tasks.text_metrics import text_metrics
+from archbench.experiments.data.tokenizers.vocabulary import Vocabulary
+from archbench.experiments.objectives.objective import Score
+from archbench.experiments.runtime.errors import DataError
+from archbench.experiments.tasks.metrics import (
+    Likelihood,
+    Metric,
+    bits_per_byte,
+    bits_per_byte_metric,
+    jackknife,
+)
+from archbench.experiments.tasks.task import Batch
+from archbench.experiments.tasks.text_metrics import text_metrics
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,17 +18,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from architectures.backbone import Backbone, Capabilities, Output, flat_indices, to_device
-from architectures.kernels.pointwise import cross_entropy
-from experiments.data.tokenizers.vocabulary import Vocabulary
-from experiments.runtime.errors import DataError
-from experiments.runtime.seeds import torch_seed
-from experiments.tasks.metrics import Likelihood, Metric
-from experiments.tasks.task import EXCESS_BITS, Batch, Task
+from archbench.architectures.backbone import Backbone, Capabilities, Output, flat_indices, to_device
+from archbench.architectures.kernels.pointwise import cross_entropy
+from archbench.experiments.data.tokenizers.vocabulary import Vocabulary
+from archbench.experiments.runtime.errors import DataError
+from archbench.experiments.runtime.seeds import torch_seed
+from archbench.experiments.tasks.metrics import Likelihood, Metric
+from archbench.experiments.tasks.task import EXCESS_BITS, Batch, Task
 
 if TYPE_CHECKING:
-    from experiments.objectives.decoding.prefill import PrefillState
-    from experiments.objectives.decoding.sampling import SamplingConfig
+    from archbench.experiments.objectives.decoding.prefill import PrefillState
+    from archbench.experiments.objectives.decoding.sampling import SamplingConfig
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -301,7 +301,7 @@ class Objective(ABC):
             stop: tokens that end a sequence, inclusive. No other special token is ever generated.
             on_token: called with row and token as each is generated, where that is one by one.
         """
-        from experiments.objectives.decoding.sampling import generate  # training needs none of it
+        from archbench.experiments.objectives.decoding.sampling import generate  # training needs none of it
 
         return generate(
             model,

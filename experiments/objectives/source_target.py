@@ -15,12 +15,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from architectures.backbone import Backbone
-from experiments.data.tokenizers.vocabulary import Vocabulary
-from experiments.objectives.decoding.prefill import PrefillState, pad_right
-from experiments.objectives.objective import View
-from experiments.runtime.errors import DataError
-from experiments.tasks.task import Batch
+from archbench.architectures.backbone import Backbone
+from archbench.experiments.data.tokenizers.vocabulary import Vocabulary
+from archbench.experiments.objectives.decoding.prefill import PrefillState, pad_right
+from archbench.experiments.objectives.objective import View
+from archbench.experiments.runtime.errors import DataError
+from archbench.experiments.tasks.task import Batch
 
 
 def cut_out(

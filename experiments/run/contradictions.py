@@ -12,16 +12,16 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from experiments.config.digest import result_settings, settings_digest
-from experiments.config.structured import component
-from experiments.evaluation.measure import divergence
-from experiments.runtime.errors import RunError
-from experiments.runtime.run_status import RunStatus
-from experiments.runtime.secret_patterns import REDACTED
-from experiments.runtime.yaml_state import read_yaml
-from experiments.tasks.metrics import Metric
-from experiments.tracking.run_files import HASHED, RunResult
-from experiments.tracking.run_folder import RunFolder
+from archbench.experiments.config.digest import result_settings, settings_digest
+from archbench.experiments.config.structured import component
+from archbench.experiments.evaluation.measure import divergence
+from archbench.experiments.runtime.errors import RunError
+from archbench.experiments.runtime.run_status import RunStatus
+from archbench.experiments.runtime.secret_patterns import REDACTED
+from archbench.experiments.runtime.yaml_state import read_yaml
+from archbench.experiments.tasks.metrics import Metric
+from archbench.experiments.tracking.run_files import HASHED, RunResult
+from archbench.experiments.tracking.run_folder import RunFolder
 
 COUNTERS = {"steps": "step"} | {name: name for name in ("tokens", "flops", "seconds", "device_seconds")}
 """Fields of ``TrainingSummary`` that a row of metrics.jsonl has too, with their names there."""
@@ -176,7 +176,7 @@ def _settings(run: RunFolder, result: RunResult, config: Mapping[str, Any]) -> I
 
 def config_digest(config: Mapping[str, Any], result: RunResult) -> str | None:
     """Return the digest of a stored configuration; None where a secret or foreign code is missing."""
-    from architectures.backbone import Backbone
+    from archbench.architectures.backbone import Backbone
 
     if REDACTED in str(config):
         return None

@@ -23,13 +23,13 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from architectures.backbone import Backbone, Flops, Output
-from architectures.kernels import pointwise
-from architectures.layers.block import FeedForward, Mixer
-from architectures.layers.mixture_of_depths import RoutedBlock
-from experiments.config.structured import PROJECT
-from experiments.objectives.objective import View
-from experiments.run.product_flops import (
+from archbench.architectures.backbone import Backbone, Flops, Output
+from archbench.architectures.kernels import pointwise
+from archbench.architectures.layers.block import FeedForward, Mixer
+from archbench.architectures.layers.mixture_of_depths import RoutedBlock
+from archbench.experiments.config.structured import PACKAGE
+from archbench.experiments.objectives.objective import View
+from archbench.experiments.run.product_flops import (
     base_of,
     custom_flops,
     is_factorisation,
@@ -274,7 +274,7 @@ def is_verified(module: nn.Module) -> bool:
     cls = type(module)
     defined = getattr(sys.modules.get(cls.__module__), cls.__name__, None)
     changed = {"flops", "forward"} & vars(module).keys()
-    return cls.__module__.partition(".")[0] in PROJECT and defined is cls and not changed
+    return cls.__module__.partition(".")[0] == PACKAGE and defined is cls and not changed
 
 
 def known_flops(module: nn.Module, args: Any) -> float:

@@ -23,11 +23,11 @@ import rich.live
 import rich.table
 import rich.text
 
-from experiments.run.planned import Planned
-from experiments.run.sweep_schedule import makespan
-from experiments.runtime import run_lock as lock
-from experiments.runtime.child_processes import run_python
-from experiments.runtime.console import (
+from archbench.experiments.run.planned import Planned
+from archbench.experiments.run.sweep_schedule import makespan
+from archbench.experiments.runtime import run_lock as lock
+from archbench.experiments.runtime.child_processes import run_python
+from archbench.experiments.runtime.console import (
     BRIEF,
     NO_LINES,
     SILENT,
@@ -37,10 +37,10 @@ from experiments.runtime.console import (
     plain_table,
     table_console,
 )
-from experiments.runtime.errors import Preempted, RunError
-from experiments.runtime.run_status import RunStatus
-from experiments.tracking.run_files import EvaluationRow, RunResult, TrainRow, parse_rows
-from experiments.tracking.run_folder import RunFolder
+from archbench.experiments.runtime.errors import Preempted, RunError
+from archbench.experiments.runtime.run_status import RunStatus
+from archbench.experiments.tracking.run_files import EvaluationRow, RunResult, TrainRow, parse_rows
+from archbench.experiments.tracking.run_folder import RunFolder
 
 EVERY = 2.0
 """Seconds between two looks."""
@@ -281,7 +281,7 @@ class _Sweep:
         """Return what the analysis concludes from the runs so far; empty if there is nothing to compare."""
         runs = self.looks[0].planned.folder.parents[2]
         words = [f"study={self.study}", f"runs={runs}"]
-        return run_python(["-m", "analysis.answer", *words], capture=True).stdout.strip()
+        return run_python(["-m", "archbench.analysis.answer", *words], capture=True).stdout.strip()
 
 
 def _show(console: rich.console.Console, ended: threading.Event, sweep: _Sweep) -> None:

@@ -9,20 +9,26 @@ from typing import Any
 
 import torch
 
-from architectures.backbone import Backbone, Capabilities
-from experiments.config.schema import Names
-from experiments.config.structured import component, typed
-from experiments.data.tokenizers.folder_tokenizer import FolderTokenizer
-from experiments.data.tokenizers.make_tokenizer import load_tokenizer
-from experiments.data.tokenizers.tokenizer import TextTokenizer, TokenizerConfig
-from experiments.objectives.diffusion.masked_diffusion import MaskedDiffusion, MaskedDiffusionConfig
-from experiments.objectives.diffusion.unmasking_sampler import UnmaskingObjective
-from experiments.objectives.language_modelling.causal_lm import CausalLM, CausalLMConfig
-from experiments.objectives.language_modelling.folder_prompts import FolderAnswer, FolderContinuation
-from experiments.objectives.language_modelling.masked_lm import MaskedLM, MaskedLMConfig
-from experiments.objectives.language_modelling.span_corruption import SpanCorruption, SpanCorruptionConfig
-from experiments.objectives.objective import Objective
-from experiments.run.model_files import (
+from archbench.architectures.backbone import Backbone, Capabilities
+from archbench.experiments.config.schema import Names
+from archbench.experiments.config.structured import component, typed
+from archbench.experiments.data.tokenizers.folder_tokenizer import FolderTokenizer
+from archbench.experiments.data.tokenizers.make_tokenizer import load_tokenizer
+from archbench.experiments.data.tokenizers.tokenizer import TextTokenizer, TokenizerConfig
+from archbench.experiments.objectives.diffusion.masked_diffusion import MaskedDiffusion, MaskedDiffusionConfig
+from archbench.experiments.objectives.diffusion.unmasking_sampler import UnmaskingObjective
+from archbench.experiments.objectives.language_modelling.causal_lm import CausalLM, CausalLMConfig
+from archbench.experiments.objectives.language_modelling.folder_prompts import (
+    FolderAnswer,
+    FolderContinuation,
+)
+from archbench.experiments.objectives.language_modelling.masked_lm import MaskedLM, MaskedLMConfig
+from archbench.experiments.objectives.language_modelling.span_corruption import (
+    SpanCorruption,
+    SpanCorruptionConfig,
+)
+from archbench.experiments.objectives.objective import Objective
+from archbench.experiments.run.model_files import (
     folder_tokenizer,
     hugging_face,
     hugging_face_spec,
@@ -33,14 +39,14 @@ from experiments.run.model_files import (
     rewriting,
     warn_of_changed_code,
 )
-from experiments.run.plan import build_task
-from experiments.run.size_solver import Sizes
-from experiments.runtime.errors import CheckpointError, ConfigError, DataError
-from experiments.runtime.yaml_state import read_yaml
-from experiments.tasks.task import Batch, Task
-from experiments.tasks.text.text import Text
-from experiments.tracking.run_files import TOKENIZER, damaged_files
-from experiments.tracking.run_folder import RunFolder
+from archbench.experiments.run.plan import build_task
+from archbench.experiments.run.size_solver import Sizes
+from archbench.experiments.runtime.errors import CheckpointError, ConfigError, DataError
+from archbench.experiments.runtime.yaml_state import read_yaml
+from archbench.experiments.tasks.task import Batch, Task
+from archbench.experiments.tasks.text.text import Text
+from archbench.experiments.tracking.run_files import TOKENIZER, damaged_files
+from archbench.experiments.tracking.run_folder import RunFolder
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,17 +20,17 @@ import torch
 from torch import Tensor
 from typing_extensions import TypedDict
 
-from architectures.backbone import Backbone, BackboneConfig
-from experiments.config.structured import load_class, typed
-from experiments.runtime.atomic_io import write_json
-from experiments.runtime.errors import CheckpointError, ConfigError, nearest_folder
-from experiments.runtime.json_state import read_json, read_mark
-from experiments.tasks.task import Task
-from experiments.tracking.provenance import changed_code
-from experiments.tracking.run_files import checksum, is_intact
-from experiments.tracking.run_folder import RunFolder
-from experiments.training.checkpoints import checkpoint
-from experiments.training.checkpoints.stored_state import (
+from archbench.architectures.backbone import Backbone, BackboneConfig
+from archbench.experiments.config.structured import load_class, typed
+from archbench.experiments.runtime.atomic_io import write_json
+from archbench.experiments.runtime.errors import CheckpointError, ConfigError, nearest_folder
+from archbench.experiments.runtime.json_state import read_json, read_mark
+from archbench.experiments.tasks.task import Task
+from archbench.experiments.tracking.provenance import changed_code
+from archbench.experiments.tracking.run_files import checksum, is_intact
+from archbench.experiments.tracking.run_folder import RunFolder
+from archbench.experiments.training.checkpoints import checkpoint
+from archbench.experiments.training.checkpoints.stored_state import (
     in_shards,
     read_tensors,
     stored_tensors,
@@ -40,8 +40,8 @@ from experiments.training.checkpoints.stored_state import (
 )
 
 if TYPE_CHECKING:
-    from experiments.data.tokenizers.folder_tokenizer import FolderTokenizer
-    from experiments.data.tokenizers.tokenizer import TextTokenizer
+    from archbench.experiments.data.tokenizers.folder_tokenizer import FolderTokenizer
+    from archbench.experiments.data.tokenizers.tokenizer import TextTokenizer
 
 RECORD = "model.json"
 """File next to the checkpoints of a run, with all that is needed to build the module again."""
@@ -208,7 +208,7 @@ def is_run_folder(path: Path) -> bool:
 
 def hugging_face(path: Path) -> Backbone:
     """Load the model of a Hugging Face folder, with its weights. Raises ConfigError."""
-    from architectures.pretrained import load_folder
+    from archbench.architectures.pretrained import load_folder
 
     try:
         return load_folder(path)
@@ -218,7 +218,7 @@ def hugging_face(path: Path) -> Backbone:
 
 def hugging_face_spec(path: Path) -> ModelSpec:
     """Return the specification of a Hugging Face folder. Raises ConfigError."""
-    from architectures.pretrained import read_folder_config
+    from archbench.architectures.pretrained import read_folder_config
 
     try:
         checked = read_folder_config(path)
@@ -237,8 +237,8 @@ def hugging_face_spec(path: Path) -> ModelSpec:
 def folder_tokenizer(path: Path) -> FolderTokenizer:
     """Load the tokenizer of a folder. Raises DataError where it has none."""
     # Most runs need no tokenizer of a folder, and some no text.
-    from experiments.data.tokenizers.folder_tokenizer import FolderTokenizer
-    from experiments.data.tokenizers.tokenizer import TokenizerConfig
+    from archbench.experiments.data.tokenizers.folder_tokenizer import FolderTokenizer
+    from archbench.experiments.data.tokenizers.tokenizer import TokenizerConfig
 
     return FolderTokenizer(TokenizerConfig(kind="folder", path=str(path)), path)
 

@@ -9,23 +9,23 @@ from typing import Any
 
 import torch
 
-from architectures.backbone import BackboneConfig
-from experiments.config.structured import user_code_location, user_mistakes
-from experiments.objectives.objective import Objective
-from experiments.run.settings import Settings
-from experiments.run.size_solver import Matched, Sizes, match, training_flops_per_token
-from experiments.runtime.device import torch_device
-from experiments.runtime.errors import CheckpointError, ConfigError, DataError, RunError, is_full
-from experiments.runtime.machine import total_memory, usable_cores
-from experiments.tasks.task import Task
-from experiments.tracking.run_files import (
+from archbench.architectures.backbone import BackboneConfig
+from archbench.experiments.config.structured import user_code_location, user_mistakes
+from archbench.experiments.objectives.objective import Objective
+from archbench.experiments.run.settings import Settings
+from archbench.experiments.run.size_solver import Matched, Sizes, match, training_flops_per_token
+from archbench.experiments.runtime.device import torch_device
+from archbench.experiments.runtime.errors import CheckpointError, ConfigError, DataError, RunError, is_full
+from archbench.experiments.runtime.machine import total_memory, usable_cores
+from archbench.experiments.tasks.task import Task
+from archbench.experiments.tracking.run_files import (
     MatchedSize,
     ParameterCounts,
     PlannedCost,
     PlannedTraining,
     RunSetup,
 )
-from experiments.training.parallel import collectives
+from archbench.experiments.training.parallel import collectives
 
 TOKEN_BYTES = 24
 """Bytes of a token of a batch: input, target and weight."""
@@ -89,7 +89,7 @@ def plan(settings: Settings) -> Plan:
         with user_mistakes("backbone", settings.backbone_class):
             matched = match(settings.backbone_class, settings.backbone, settings.scale, sizes)
         if (width := settings.optimizer.mup_base_width) is not None:
-            from experiments.training import mup
+            from archbench.experiments.training import mup
 
             matched = dataclasses.replace(matched, config=mup.scaled_attention(matched.config, width))
         with user_mistakes("backbone", settings.backbone_class):

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from experiments.run.settings import Settings
+    from archbench.experiments.run.settings import Settings
 
 STEP_FLOPS = 1.5e8
 """FLOPs that a core computes in the time that a step takes in any case, for calls of small operations."""

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import asdict
 
-from experiments.config.study import RULES
-from experiments.run.plan import Plan
-from experiments.run.settings import Settings
-from experiments.runtime.console import count
-from experiments.tasks.task import Task
-from experiments.tracking.run_files import InitialModel, RunResult, TrainingSet, TrainingSummary
-from experiments.training.trainer import Trainer
+from archbench.experiments.config.study import RULES
+from archbench.experiments.run.plan import Plan
+from archbench.experiments.run.settings import Settings
+from archbench.experiments.runtime.console import count
+from archbench.experiments.tasks.task import Task
+from archbench.experiments.tracking.run_files import InitialModel, RunResult, TrainingSet, TrainingSummary
+from archbench.experiments.training.trainer import Trainer
 
 
 def opening_lines(

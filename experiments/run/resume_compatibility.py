@@ -14,17 +14,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from experiments.config.digest import result_settings
-from experiments.run.model_files import PARENT, foreign, model_checkpoint
-from experiments.run.settings import Initial, Settings
-from experiments.runtime.atomic_io import write_json
-from experiments.runtime.errors import CheckpointError, ConfigError, DataError
-from experiments.runtime.json_state import read_model
-from experiments.runtime.secrets import redact
-from experiments.runtime.yaml_state import read_yaml
-from experiments.tracking.run_files import ParentRun, Provenance, Resume
-from experiments.tracking.run_folder import DAMAGED_PROVENANCE, RunFolder
-from experiments.training.checkpoints import checkpoint
+from archbench.experiments.config.digest import result_settings
+from archbench.experiments.run.model_files import PARENT, foreign, model_checkpoint
+from archbench.experiments.run.settings import Initial, Settings
+from archbench.experiments.runtime.atomic_io import write_json
+from archbench.experiments.runtime.errors import CheckpointError, ConfigError, DataError
+from archbench.experiments.runtime.json_state import read_model
+from archbench.experiments.runtime.secrets import redact
+from archbench.experiments.runtime.yaml_state import read_yaml
+from archbench.experiments.tracking.run_files import ParentRun, Provenance, Resume
+from archbench.experiments.tracking.run_folder import DAMAGED_PROVENANCE, RunFolder
+from archbench.experiments.training.checkpoints import checkpoint
 
 _ABSENT = "nothing"
 

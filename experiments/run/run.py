@@ -7,23 +7,28 @@ from functools import partial
 
 import torch
 
-from architectures.backbone import Backbone
-from architectures.causality import NOISE, add_noise, first_leak
-from experiments.config.structured import PROJECT, is_own, user_mistakes
-from experiments.evaluation.measure import divergence
-from experiments.run.model_files import ModelSpec, load_folder_state
-from experiments.run.plan import Plan, check_run, plan, rounding
-from experiments.run.sample import sample
-from experiments.run.session import RunSession, open_run
-from experiments.run.settings import Settings
-from experiments.runtime.device import inference, torch_device
-from experiments.runtime.errors import ConfigError, DivergedError, OutOfMemoryError, is_out_of_memory
-from experiments.runtime.memory import reset_peak_memory
-from experiments.runtime.seeds import initialization_seed
-from experiments.training.parallel import collectives
-from experiments.training.parallel.device_mesh import ParallelDims
-from experiments.training.parallel.strategy import Strategy
-from experiments.training.trainer import Trainer
+from archbench.architectures.backbone import Backbone
+from archbench.architectures.causality import NOISE, add_noise, first_leak
+from archbench.experiments.config.structured import PACKAGE, is_own, user_mistakes
+from archbench.experiments.evaluation.measure import divergence
+from archbench.experiments.run.model_files import ModelSpec, load_folder_state
+from archbench.experiments.run.plan import Plan, check_run, plan, rounding
+from archbench.experiments.run.sample import sample
+from archbench.experiments.run.session import RunSession, open_run
+from archbench.experiments.run.settings import Settings
+from archbench.experiments.runtime.device import inference, torch_device
+from archbench.experiments.runtime.errors import (
+    ConfigError,
+    DivergedError,
+    OutOfMemoryError,
+    is_out_of_memory,
+)
+from archbench.experiments.runtime.memory import reset_peak_memory
+from archbench.experiments.runtime.seeds import initialization_seed
+from archbench.experiments.training.parallel import collectives
+from archbench.experiments.training.parallel.device_mesh import ParallelDims
+from archbench.experiments.training.parallel.strategy import Strategy
+from archbench.experiments.training.trainer import Trainer
 
 CHECKED_SEQUENCES = 8
 """Sequences of the check that a model does not read later tokens."""
@@ -113,7 +118,7 @@ def build(settings: Settings, run_plan: Plan, dims: ParallelDims) -> Built:
     if dims.mesh is None:
         model = build_model(settings, run_plan)
     else:
-        from experiments.training.parallel.initial_shards import DividedStart
+        from archbench.experiments.training.parallel.initial_shards import DividedStart
 
         start = DividedStart(
             lambda: new_model(settings, run_plan, meta=True),
@@ -152,7 +157,7 @@ def new_model(settings: Settings, run_plan: Plan, *, meta: bool = False) -> Back
         torch.manual_seed(initialization_seed(settings.seed))
     model = (sizes.on_meta if meta else sizes.build)(settings.backbone_class, config)
     if (width := settings.optimizer.mup_base_width) is not None:
-        from experiments.training import mup
+        from archbench.experiments.training import mup
 
         base = sizes.on_meta(settings.backbone_class, mup.at_width(settings.backbone, width))
         mup.parametrise(model, base)
@@ -171,7 +176,7 @@ def check_user_code(settings: Settings, run_plan: Plan) -> None:
     """
     empty = new_model(settings, run_plan, meta=True)
     packages = {type(module).__module__.partition(".")[0] for module in empty.modules()}
-    if not any(is_own(name) for name in packages - set(PROJECT)):
+    if not any(is_own(name) for name in packages - {PACKAGE}):
         return
     for name, weight in empty.named_parameters():
         if weight.is_complex():
@@ -199,7 +204,7 @@ def check_user_code(settings: Settings, run_plan: Plan) -> None:
 
 def stated_flops_problem(settings: Settings, run_plan: Plan, planned: Backbone) -> str | None:
     """Return ``flop_problem`` of the initial model on its device, for two training examples."""
-    from experiments.run.flop_check import flop_problem
+    from archbench.experiments.run.flop_check import flop_problem
 
     device = torch_device(settings.device.name)
     generator = torch.Generator().manual_seed(0)

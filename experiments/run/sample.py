@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import torch
 
-from architectures.backbone import Backbone
-from experiments.objectives.decoding.sampling import GREEDY
-from experiments.runtime.device import inference
-from experiments.runtime.errors import DataError
-from experiments.tasks.text.text import Text
-from experiments.tracking.run_files import Sample
-from experiments.training.optimizer_step import averaged
-from experiments.training.trainer import Trainer
+from archbench.architectures.backbone import Backbone
+from archbench.experiments.objectives.decoding.sampling import GREEDY
+from archbench.experiments.runtime.device import inference
+from archbench.experiments.runtime.errors import DataError
+from archbench.experiments.tasks.text.text import Text
+from archbench.experiments.tracking.run_files import Sample
+from archbench.experiments.training.optimizer_step import averaged
+from archbench.experiments.training.trainer import Trainer
 
 PROMPT_TOKENS = 48
 """Tokens of the validation split in the prompt, at most half a training example."""

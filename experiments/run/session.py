@@ -14,40 +14,58 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from experiments.config.schema import TrackingConfig
-from experiments.config.structured import PROJECT
-from experiments.data.token_file import forget_opened, verify_opened
-from experiments.run import resume_compatibility
-from experiments.run.model_files import PARENT, RECORD, ModelSpec, model_folder, warn_of_changed_code
-from experiments.run.plan import Plan
-from experiments.run.result_parts import opening_lines, planned_result, training_summary
-from experiments.run.settings import Settings
-from experiments.run.summary import closing_lines
-from experiments.runtime.console import Console, clock, plural
-from experiments.runtime.device import configure_process, torch_device
-from experiments.runtime.errors import CheckpointError, LockedError, Preempted, RunError, to_run_error
-from experiments.runtime.json_state import read_model
-from experiments.runtime.machine import usable_threads
-from experiments.runtime.memory import peak_memory
-from experiments.runtime.preemption import Interruptions, deferred, stops_at_once
-from experiments.runtime.run_lock import RunLock
-from experiments.runtime.run_status import RunStatus
-from experiments.runtime.secrets import redact
-from experiments.runtime.watchdog import check_progress
-from experiments.tracking.provenance import changed_code, code_hash, code_hashes, late_changes, provenance
-from experiments.tracking.run_files import (
+from archbench.experiments.config.schema import TrackingConfig
+from archbench.experiments.config.structured import PACKAGE
+from archbench.experiments.data.token_file import forget_opened, verify_opened
+from archbench.experiments.run import resume_compatibility
+from archbench.experiments.run.model_files import (
+    PARENT,
+    RECORD,
+    ModelSpec,
+    model_folder,
+    warn_of_changed_code,
+)
+from archbench.experiments.run.plan import Plan
+from archbench.experiments.run.result_parts import opening_lines, planned_result, training_summary
+from archbench.experiments.run.settings import Settings
+from archbench.experiments.run.summary import closing_lines
+from archbench.experiments.runtime.console import Console, clock, plural
+from archbench.experiments.runtime.device import configure_process, torch_device
+from archbench.experiments.runtime.errors import (
+    CheckpointError,
+    LockedError,
+    Preempted,
+    RunError,
+    to_run_error,
+)
+from archbench.experiments.runtime.json_state import read_model
+from archbench.experiments.runtime.machine import usable_threads
+from archbench.experiments.runtime.memory import peak_memory
+from archbench.experiments.runtime.preemption import Interruptions, deferred, stops_at_once
+from archbench.experiments.runtime.run_lock import RunLock
+from archbench.experiments.runtime.run_status import RunStatus
+from archbench.experiments.runtime.secrets import redact
+from archbench.experiments.runtime.watchdog import check_progress
+from archbench.experiments.tracking.provenance import (
+    changed_code,
+    code_hash,
+    code_hashes,
+    late_changes,
+    provenance,
+)
+from archbench.experiments.tracking.run_files import (
     TOKENIZER,
     DataSource,
     ParentRun,
     Resume,
     RunResult,
 )
-from experiments.tracking.run_folder import RunFolder
-from experiments.tracking.tracker import RunIdentity, Tracker, derived, open_tracker
-from experiments.training.checkpoints import checkpoint
-from experiments.training.parallel import collectives
-from experiments.training.parallel.device_mesh import ParallelDims, make_parallel_dims
-from experiments.training.trainer import Trainer
+from archbench.experiments.tracking.run_folder import RunFolder
+from archbench.experiments.tracking.tracker import RunIdentity, Tracker, derived, open_tracker
+from archbench.experiments.training.checkpoints import checkpoint
+from archbench.experiments.training.parallel import collectives
+from archbench.experiments.training.parallel.device_mesh import ParallelDims, make_parallel_dims
+from archbench.experiments.training.trainer import Trainer
 
 
 @contextmanager
@@ -274,9 +292,9 @@ def print_result(folder: RunFolder, console: Console, modules: Iterable[str]) ->
     """Print the result of a run that has ended, and whether the user's ``modules`` have changed since."""
     if (result := folder.result()) is not None:
         console.log(f"already {result.status}: {folder.root}")
-        own = [module for module in modules if module.partition(".")[0] not in PROJECT]
+        own = [module for module in modules if module.partition(".")[0] != PACKAGE]
         code = changed_code(folder, own) if own else []
-        if changed := [name for name in code if name not in PROJECT]:
+        if changed := [name for name in code if not name.startswith(PACKAGE)]:
             console.log(
                 f"warning: {', '.join(changed)} has changed since: this is the result of the earlier code; "
                 f"delete {folder.root} to train again"

@@ -17,17 +17,17 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
-from architectures.backbone import Backbone, BackboneConfig
-from experiments.config import CONF
-from experiments.config.digest import result_settings, settings_digest
-from experiments.config.schema import TrainerConfig
-from experiments.config.sections import Sections, parse_sections
-from experiments.config.structured import component, first_line, load_class
-from experiments.objectives.objective import Objective
-from experiments.run.model_files import ModelSpec, fingerprint, is_run_folder, read_model_spec
-from experiments.runtime.errors import ConfigError, nearest_folder
-from experiments.runtime.yaml_state import read_yaml
-from experiments.tasks.task import Task
+from archbench.architectures.backbone import Backbone, BackboneConfig
+from archbench.experiments.config import CONF
+from archbench.experiments.config.digest import result_settings, settings_digest
+from archbench.experiments.config.schema import TrainerConfig
+from archbench.experiments.config.sections import Sections, parse_sections
+from archbench.experiments.config.structured import component, first_line, load_class
+from archbench.experiments.objectives.objective import Objective
+from archbench.experiments.run.model_files import ModelSpec, fingerprint, is_run_folder, read_model_spec
+from archbench.experiments.runtime.errors import ConfigError, nearest_folder
+from archbench.experiments.runtime.yaml_state import read_yaml
+from archbench.experiments.tasks.task import Task
 
 KEY_LENGTH = 64
 """W&B takes run ids up to this length."""
@@ -105,7 +105,7 @@ def read_settings(sections: Sections, *, untuned: bool = False) -> Settings:
     task_class, task = component(tree, "task", Task)  # type: ignore[type-abstract]
     _check_pair(tree["names"], backbone_class, objective_class, task_class)
     if tree["study"].get("tuned") is not None:  # after the check, since a rejected pair has no rate
-        from experiments.run.tuned_rates import apply_tuned_rate
+        from archbench.experiments.run.tuned_rates import apply_tuned_rate
 
         apply_tuned_rate(tree, optional=untuned)
     if tree != sections.resolved:
@@ -183,7 +183,7 @@ def _adopt_initial(tree: dict[str, Any]) -> Initial | None:
 def _with_training_setting(section: dict[str, Any], tree: dict[str, Any], key: str) -> dict[str, Any]:
     """Return the section of a saved backbone with the value of ``key`` in the configuration, where it changes
     how the model is trained and not what it computes."""
-    from architectures.pretrained.config_diff import TRAINING  # imports most layers
+    from archbench.architectures.pretrained.config_diff import TRAINING  # imports most layers
 
     name = key.removeprefix("backbone.")
     part, _, leaf = name.partition(".")

@@ -16,10 +16,10 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from architectures.backbone import Backbone, BackboneConfig
-from experiments.config.schema import ScaleConfig
-from experiments.config.structured import class_location
-from experiments.runtime.errors import ConfigError
+from archbench.architectures.backbone import Backbone, BackboneConfig
+from archbench.experiments.config.schema import ScaleConfig
+from archbench.experiments.config.structured import class_location
+from archbench.experiments.runtime.errors import ConfigError
 
 TOLERANCE = 0.01
 

@@ -25,12 +25,12 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from experiments.config import CONF
-from experiments.config.digest import settings_digest
-from experiments.config.structured import check_file_name
-from experiments.runtime import run_lock
-from experiments.runtime.atomic_io import write_json, write_text
-from experiments.runtime.errors import (
+from archbench.experiments.config import CONF
+from archbench.experiments.config.digest import settings_digest
+from archbench.experiments.config.structured import check_file_name
+from archbench.experiments.runtime import run_lock
+from archbench.experiments.runtime.atomic_io import write_json, write_text
+from archbench.experiments.runtime.errors import (
     CheckpointError,
     ConfigError,
     LockedError,
@@ -38,15 +38,17 @@ from experiments.runtime.errors import (
     nearest,
     nearest_folder,
 )
-from experiments.runtime.json_state import read_json
-from experiments.runtime.machine import process_rank
-from experiments.runtime.run_status import FINAL, RunStatus
-from experiments.runtime.secrets import redact
-from experiments.tracking.run_files import RunResult
-from experiments.tracking.run_folder import RunFolder
+from archbench.experiments.runtime.json_state import read_json
+from archbench.experiments.runtime.machine import process_rank
+from archbench.experiments.runtime.run_status import FINAL, RunStatus
+from archbench.experiments.runtime.secrets import redact
+from archbench.experiments.tracking.run_files import RunResult
+from archbench.experiments.tracking.run_folder import RunFolder
 
 if TYPE_CHECKING:
-    from experiments.run.settings import Settings  # imports torch, which a mistake need not wait for
+    from archbench.experiments.run.settings import (
+        Settings,  # imports torch, which a mistake need not wait for
+    )
 
 
 UNKNOWN = "unknown"
@@ -295,7 +297,7 @@ def _statuses(path: Path) -> dict[tuple[str, str, int], str]:
     if not path.exists():
         return {}
     # Arrow takes half a second to import: only where there is such a file.
-    from experiments.tracking.results_frame import NEEDED, read_results
+    from archbench.experiments.tracking.results_frame import NEEDED, read_results
 
     rows = read_results(path, only=NEEDED).to_pylist()
     return {

@@ -8,13 +8,13 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass
 from pathlib import Path
 
-from experiments.config.study import study_command
-from experiments.runtime.console import clock, count, plural, plus_minus, standard_error_over
-from experiments.runtime.errors import RunError
-from experiments.runtime.run_status import RunStatus
-from experiments.tasks.metrics import Metric
-from experiments.tracking.run_files import RunResult
-from experiments.tracking.run_folder import NO_RUN, RunFolder, StudyFolders
+from archbench.experiments.config.study import study_command
+from archbench.experiments.runtime.console import clock, count, plural, plus_minus, standard_error_over
+from archbench.experiments.runtime.errors import RunError
+from archbench.experiments.runtime.run_status import RunStatus
+from archbench.experiments.tasks.metrics import Metric
+from archbench.experiments.tracking.run_files import RunResult
+from archbench.experiments.tracking.run_folder import NO_RUN, RunFolder, StudyFolders
 
 
 def closing_lines(folder: Path, result: RunResult) -> list[str]:

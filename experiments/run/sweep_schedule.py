@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from experiments.run.planned import Planned
-from experiments.runtime.console import plural
-from experiments.runtime.machine import free_memory, usable_cores, usable_threads
+from archbench.experiments.run.planned import Planned
+from archbench.experiments.runtime.console import plural
+from archbench.experiments.runtime.machine import free_memory, usable_cores, usable_threads
 
 GIB = 2**30
 

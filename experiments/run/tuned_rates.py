@@ -15,11 +15,11 @@ from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
 
-from experiments.config import CONF
-from experiments.config.structured import typed
-from experiments.config.study import TuningConfig, study_command, train_command
-from experiments.runtime.errors import ConfigError
-from experiments.runtime.yaml_state import read_yaml
+from archbench.experiments.config import CONF
+from archbench.experiments.config.structured import typed
+from archbench.experiments.config.study import TuningConfig, study_command, train_command
+from archbench.experiments.runtime.errors import ConfigError
+from archbench.experiments.runtime.yaml_state import read_yaml
 
 Key = tuple[str, str, str, float | None, str]
 """Task, scale, axis, target and backbone of an arm."""

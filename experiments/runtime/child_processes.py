@@ -17,7 +17,7 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 
-from experiments.runtime.preemption import SIGNALS, is_default, stop_at_once
+from archbench.experiments.runtime.preemption import SIGNALS, is_default, stop_at_once
 
 _PARENT = "ARCHBENCH_PARENT"
 """Variable of the environment with the number of the process to end with."""
@@ -33,7 +33,7 @@ def run_python(
     """Run Python with arguments and wait, as ``subprocess.run`` does; the child ends with this process.
 
     Args:
-        arguments: such as ``-m experiments.train``; the module calls ``end_with_parent``.
+        arguments: such as ``-m archbench.experiments.train``; the module calls ``end_with_parent``.
         standard_input: what the child reads; None to inherit that of this process.
         capture: return the output of the child, instead of letting it print.
     """

@@ -20,7 +20,7 @@ import rich.progress
 import rich.table
 import rich.text
 
-from experiments.runtime.secrets import redact
+from archbench.experiments.runtime.secrets import redact
 
 SILENT = "ARCHBENCH_SILENT"
 """Variable of the environment: what a run of a sweep leaves to the view of the sweep."""

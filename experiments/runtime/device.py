@@ -12,10 +12,10 @@ from contextlib import contextmanager
 import torch
 from torch import nn
 
-from architectures.kernels import pointwise
-from architectures.kernels.cpu import build, where
-from experiments.runtime.errors import ConfigError
-from experiments.runtime.memory import keep_freed_memory
+from archbench.architectures.kernels import pointwise
+from archbench.architectures.kernels.cpu import build, where
+from archbench.experiments.runtime.errors import ConfigError
+from archbench.experiments.runtime.memory import keep_freed_memory
 
 
 def torch_device(name: str) -> torch.device:
@@ -47,7 +47,9 @@ def configure_process(*, threads: int | None, kernels: str, deterministic: bool 
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS reads it at the first product
     keep_freed_memory()
     if kernels != "torch" and not build.problem() and build.instruction_set() not in where.SMALLEST:
-        from experiments.runtime.kernel_choice import measure_unless_known  # imports what it measures
+        from archbench.experiments.runtime.kernel_choice import (
+            measure_unless_known,  # imports what it measures
+        )
 
         measure_unless_known()
     try:

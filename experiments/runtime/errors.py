@@ -14,8 +14,8 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from architectures.nearest_name import nearest_name
-from experiments.runtime.synonyms import SYNONYMS
+from archbench.architectures.nearest_name import nearest_name
+from archbench.experiments.runtime.synonyms import SYNONYMS
 
 
 class RunError(Exception):

@@ -1,6 +1,6 @@
 """The source of each module as it was imported: files may change while a process runs.
 
-``experiments`` begins the record before it imports anything else. Python would run the cached bytecode of a
+``archbench`` begins the record before it imports anything else. Python would run the cached bytecode of a
 source that has the same size and time as before, so bytecode that may be older than its source is removed.
 """
 
@@ -17,8 +17,10 @@ from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import CodeType
 
-PROJECT = ("architectures", "experiments")
-"""The packages of which the source is recorded wherever they are installed."""
+PACKAGE = "archbench"
+"""The package of this project."""
+RECORDED = ("archbench.architectures", "archbench.experiments")
+"""Its subpackages of which the source is recorded wherever they are installed."""
 SETTLED = 2.0
 """Seconds. A source that changed less before its bytecode was written may have changed after it as well."""
 
@@ -84,7 +86,7 @@ def _recorded_code(self: SourceFileLoader, fullname: str) -> CodeType | None:
 
 def _is_recorded(name: str, path: str) -> bool:
     """Return False for modules of Python and of installed packages other than the project."""
-    return name.partition(".")[0] in PROJECT or not path.startswith(_PREFIXES)
+    return name.startswith(RECORDED) or not path.startswith(_PREFIXES)
 
 
 def _remove_old_bytecode(path: str) -> None:

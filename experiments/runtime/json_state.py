@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast
 
-from experiments.runtime.atomic_io import NOT_FINITE
-from experiments.runtime.errors import CheckpointError, RunError
+from archbench.experiments.runtime.atomic_io import NOT_FINITE
+from archbench.experiments.runtime.errors import CheckpointError, RunError
 
 if TYPE_CHECKING:
     from pydantic import BaseModel, TypeAdapter

@@ -25,22 +25,22 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from architectures.kernels.cpu import build, where
-from architectures.kernels.cpu.mamba_ops import cpp_finish
-from architectures.kernels.cpu.transformer_ops import (
+from archbench.architectures.kernels.cpu import build, where
+from archbench.architectures.kernels.cpu.mamba_ops import cpp_finish
+from archbench.architectures.kernels.cpu.transformer_ops import (
     cpp_activation,
     cpp_attention,
     cpp_cross_entropy,
     cpp_rms_norm,
     cpp_rotate,
 )
-from architectures.kernels.pointwise import ACTIVATIONS
-from architectures.layers.linear_attention.delta_rule import delta_rule
-from architectures.layers.linear_attention.dplr import dplr
-from architectures.layers.positions import Rotary, rotate_by_torch
-from architectures.layers.ssm.causal_conv1d import CausalConvolution
-from architectures.layers.ssm.selective_scan import selective_scan
-from architectures.layers.ssm.ssd import ssd
+from archbench.architectures.kernels.pointwise import ACTIVATIONS
+from archbench.architectures.layers.linear_attention.delta_rule import delta_rule
+from archbench.architectures.layers.linear_attention.dplr import dplr
+from archbench.architectures.layers.positions import Rotary, rotate_by_torch
+from archbench.architectures.layers.ssm.causal_conv1d import CausalConvolution
+from archbench.architectures.layers.ssm.selective_scan import selective_scan
+from archbench.architectures.layers.ssm.ssd import ssd
 
 TURNS = 4
 TURN_SECONDS = 0.002

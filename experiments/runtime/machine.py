@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from experiments.runtime.errors import ConfigError
+from archbench.experiments.runtime.errors import ConfigError
 
 PROC, CGROUPS = Path("/proc"), Path("/sys/fs/cgroup")
 """Where Linux tells; other systems have neither."""

@@ -17,8 +17,8 @@ from contextlib import contextmanager, nullcontext
 from types import TracebackType
 from typing import Any
 
-from experiments.runtime.errors import ConfigError, Preempted
-from experiments.runtime.machine import process_rank
+from archbench.experiments.runtime.errors import ConfigError, Preempted
+from archbench.experiments.runtime.machine import process_rank
 
 UNSAVED = "with nothing to save"
 """End of the reason of a run that a signal ended before its first step, or after its result."""
@@ -93,7 +93,7 @@ def _ours(signal_number: signal.Signals) -> bool:
     saved (``experiments/config/hydra_app.py``).
     """
     handler = signal.getsignal(signal_number)
-    in_sweep = getattr(handler, "__module__", "") == "experiments.runtime.child_processes"
+    in_sweep = getattr(handler, "__module__", "") == "archbench.experiments.runtime.child_processes"
     return signal_number == signal.SIGUSR2 or in_sweep or is_default(signal_number)
 
 

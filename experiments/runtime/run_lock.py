@@ -20,9 +20,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from experiments.runtime.errors import CheckpointError, LockedError
-from experiments.runtime.preemption import deferred
-from experiments.runtime.process_identity import is_alive, is_local, read_process, this_process
+from archbench.experiments.runtime.errors import CheckpointError, LockedError
+from archbench.experiments.runtime.preemption import deferred
+from archbench.experiments.runtime.process_identity import is_alive, is_local, read_process, this_process
 
 NAME = "lock.json"
 HEARTBEAT = 30.0

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from experiments.runtime.errors import ConfigError
-from experiments.runtime.secret_patterns import (
+from archbench.experiments.runtime.errors import ConfigError
+from archbench.experiments.runtime.secret_patterns import (
     KNOWN_KEY,
     OURS,
     REDACTED,

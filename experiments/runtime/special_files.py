@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from experiments.runtime.errors import DataError
+from archbench.experiments.runtime.errors import DataError
 
 ENDLESS = ("/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
 """Devices that can be read without an end."""

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterable
 from typing import Any, TextIO, cast
 
-from experiments.runtime.secrets import without_known_secrets
+from archbench.experiments.runtime.secrets import without_known_secrets
 
 
 def guard_streams() -> None:

@@ -16,10 +16,10 @@ from typing import NotRequired
 
 from typing_extensions import TypedDict
 
-from experiments.runtime.active_clock import BEAT, ActiveClock
-from experiments.runtime.atomic_io import write_json
-from experiments.runtime.errors import RunError
-from experiments.runtime.json_state import read_json
+from archbench.experiments.runtime.active_clock import BEAT, ActiveClock
+from archbench.experiments.runtime.atomic_io import write_json
+from archbench.experiments.runtime.errors import RunError
+from archbench.experiments.runtime.json_state import read_json
 
 FIRST = 6
 """Times the limit that the first step may take: kernels are compiled in it."""

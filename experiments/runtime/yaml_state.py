@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import yaml
 from omegaconf._utils import get_yaml_loader
 
-from experiments.runtime.errors import ConfigError, RunError
+from archbench.experiments.runtime.errors import ConfigError, RunError
 
 DEEPEST = 100
 """Levels of nesting at most. A configuration has about six."""

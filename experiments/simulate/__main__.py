@@ -21,14 +21,14 @@ import rich.console
 import rich.table
 from omegaconf import DictConfig
 
-from experiments.config.hydra_app import start
-from experiments.config.options import take_options
-from experiments.config.sections import read_sections
-from experiments.runtime.atomic_io import write_json
-from experiments.runtime.console import print_tables
+from archbench.experiments.config.hydra_app import start
+from archbench.experiments.config.options import take_options
+from archbench.experiments.config.sections import read_sections
+from archbench.experiments.runtime.atomic_io import write_json
+from archbench.experiments.runtime.console import print_tables
 
 if TYPE_CHECKING:
-    from experiments.simulate.step import Simulation
+    from archbench.experiments.simulate.step import Simulation
 
 _processes: list[int] = []
 _rows: list[tuple[str, int, Simulation]] = []
@@ -89,9 +89,9 @@ def main() -> None:
 def _collect(cfg: DictConfig) -> None:
     """Add a row for each number of processes. Builds no weights."""
     sections = read_sections(cfg)
-    from experiments.run.plan import plan
-    from experiments.run.settings import read_settings
-    from experiments.simulate.step import simulate
+    from archbench.experiments.run.plan import plan
+    from archbench.experiments.run.settings import read_settings
+    from archbench.experiments.simulate.step import simulate
 
     settings = read_settings(sections, untuned=True)
     run_plan = plan(settings)

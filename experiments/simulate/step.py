@@ -15,19 +15,19 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
-from architectures.backbone import Backbone
-from architectures.kernels.cpu import build
-from architectures.layers.moe.experts import Experts
-from architectures.layers.ssm.selective_scan import gpu_chunks
-from experiments.objectives.objective import View
-from experiments.run.estimate.even_routing import route_evenly
-from experiments.run.plan import Plan
-from experiments.run.settings import Settings
-from experiments.runtime.errors import ConfigError
-from experiments.simulate.traffic import Exchange, Links, Traffic, by_collective
-from experiments.training.optimizer_step import clip_gradients, gradient_norm
-from experiments.training.parallel.device_mesh import make_parallel_dims
-from experiments.training.parallel.strategy import Strategy
+from archbench.architectures.backbone import Backbone
+from archbench.architectures.kernels.cpu import build
+from archbench.architectures.layers.moe.experts import Experts
+from archbench.architectures.layers.ssm.selective_scan import gpu_chunks
+from archbench.experiments.objectives.objective import View
+from archbench.experiments.run.estimate.even_routing import route_evenly
+from archbench.experiments.run.plan import Plan
+from archbench.experiments.run.settings import Settings
+from archbench.experiments.runtime.errors import ConfigError
+from archbench.experiments.simulate.traffic import Exchange, Links, Traffic, by_collective
+from archbench.experiments.training.optimizer_step import clip_gradients, gradient_norm
+from archbench.experiments.training.parallel.device_mesh import make_parallel_dims
+from archbench.experiments.training.parallel.strategy import Strategy
 
 PARTS = {
     "weights": ("Sharded Param", "Buffer"),

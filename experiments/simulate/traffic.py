@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.distributed._tools.fake_collectives import CollectiveOp
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from experiments.config.schema import DeviceConfig
+from archbench.experiments.config.schema import DeviceConfig
 
 NAMESPACES = ("c10d", "_c10d_functional")
 COLLECTIVES = {

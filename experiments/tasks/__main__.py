@@ -19,13 +19,13 @@ import rich.console
 import rich.table
 from omegaconf import DictConfig, OmegaConf
 
-from experiments.config.hydra_app import start
-from experiments.runtime.console import print_tables
-from experiments.runtime.errors import ConfigError
+from archbench.experiments.config.hydra_app import start
+from archbench.experiments.runtime.console import print_tables
+from archbench.experiments.runtime.errors import ConfigError
 
 if TYPE_CHECKING:
-    from experiments.tasks.metrics import Reference
-    from experiments.tasks.probes.probe import Probe
+    from archbench.experiments.tasks.metrics import Reference
+    from archbench.experiments.tasks.probes.probe import Probe
 
 ORACLE_EXAMPLES = 200
 SOLVED = 0.95
@@ -51,7 +51,7 @@ class TaskCheck:
 
 def check_task(name: str, task: Probe) -> TaskCheck:
     """Measure the oracle and the shallow baselines on the test split."""
-    from experiments.tasks.probes.shallow_baselines import shallow_scores
+    from archbench.experiments.tasks.probes.shallow_baselines import shallow_scores
 
     batch = task.batch("test", 0, 0, ORACLE_EXAMPLES)
     right = total = 0
@@ -134,9 +134,9 @@ def main() -> None:
 
 def _collect(cfg: DictConfig) -> None:
     """Check the task of one composed configuration."""
-    from experiments.config.structured import component
-    from experiments.tasks.probes.probe import Probe
-    from experiments.tasks.task import EXCESS_BITS, Task
+    from archbench.experiments.config.structured import component
+    from archbench.experiments.tasks.probes.probe import Probe
+    from archbench.experiments.tasks.task import EXCESS_BITS, Task
 
     task_class, config = component({"task": OmegaConf.to_container(cfg.task, resolve=True)}, "task", Task)  # type: ignore[type-abstract]
     if issubclass(task_class, Probe):

@@ -13,9 +13,9 @@ from typing import Any, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from experiments.runtime.console import plural, standard_error_over
-from experiments.runtime.errors import DataError
-from experiments.runtime.json_state import Number
+from archbench.experiments.runtime.console import plural, standard_error_over
+from archbench.experiments.runtime.errors import DataError
+from archbench.experiments.runtime.json_state import Number
 
 LIKELIHOOD_TYPES = {
     "exact": "the model's own probability of the text, by the chain rule",

@@ -20,11 +20,11 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from experiments.data.tokenizers.vocabulary import Vocabulary
-from experiments.tasks.metrics import Reference
+from archbench.experiments.data.tokenizers.vocabulary import Vocabulary
+from archbench.experiments.tasks.metrics import Reference
 
 if TYPE_CHECKING:
-    from experiments.data.tokenizers.tokenizer import TextTokenizer  # slow to import
+    from archbench.experiments.data.tokenizers.tokenizer import TextTokenizer  # slow to import
 
 
 class TaggedWords(NamedTuple):

@@ -10,7 +10,7 @@ from importlib import metadata
 
 import numpy as np
 
-from experiments.tasks.metrics import Metric, jackknife
+from archbench.experiments.tasks.metrics import Metric, jackknife
 
 ROUGE = {"rouge_1": "rouge1", "rouge_2": "rouge2", "rouge_l": "rougeL"}
 """Our names and those of the rouge-score package."""

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 from pydantic import BaseModel
 
-from experiments.tracking.run_files import MatchedSize, ParameterCounts, RunSetup, TrainingSummary
+from archbench.experiments.tracking.run_files import MatchedSize, ParameterCounts, RunSetup, TrainingSummary
 
 
 @dataclass(frozen=True)

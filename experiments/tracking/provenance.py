@@ -22,14 +22,14 @@ from pathlib import Path
 import torch
 from hydra.core.hydra_config import HydraConfig
 
-from architectures.kernels.cpu import build
-from experiments.config.structured import PROJECT, is_own
-from experiments.config.study import typed_command
-from experiments.runtime.errors import CheckpointError
-from experiments.runtime.imported_sources import keep, kept, source
-from experiments.runtime.secrets import redact
-from experiments.tracking.run_files import DataSource, DeviceUsed, GitState, Provenance, Resume
-from experiments.tracking.run_folder import RunFolder
+from archbench.architectures.kernels.cpu import build
+from archbench.experiments.config.structured import is_own
+from archbench.experiments.config.study import typed_command
+from archbench.experiments.runtime.errors import CheckpointError
+from archbench.experiments.runtime.imported_sources import PACKAGE, RECORDED, keep, kept, source
+from archbench.experiments.runtime.secrets import redact
+from archbench.experiments.tracking.run_files import DataSource, DeviceUsed, GitState, Provenance, Resume
+from archbench.experiments.tracking.run_folder import RunFolder
 
 SUFFIXES = (".py", ".cpp", ".h")
 """Suffixes of the source files of a package."""
@@ -149,7 +149,7 @@ def processor(device: torch.device) -> str:
 
 
 def code_hashes(modules: Iterable[str] = ()) -> dict[str, str]:
-    """Return a hash of the source of each package of ``PROJECT``, and of modules of the user.
+    """Return a hash of the source of each package of ``RECORDED``, and of modules of the user.
 
     The key is the name of the package or module, the hash has 16 hexadecimal digits. A source that was
     imported or compiled counts as it was then, even if the file has changed since; a hash is computed once.
@@ -160,7 +160,7 @@ def code_hashes(modules: Iterable[str] = ()) -> dict[str, str]:
     """
     for path, content in build.compiled_sources.items():
         keep(path, content)
-    return {top: _hash(top) for top in [*PROJECT, *sorted(_user_modules(modules))]}
+    return {top: _hash(top) for top in [*RECORDED, *sorted(_user_modules(modules))]}
 
 
 def code_hash(hashes: Mapping[str, str]) -> str:
@@ -193,7 +193,7 @@ def used_packages(modules: Iterable[str]) -> set[str]:
         return set()
     distributions = metadata.packages_distributions()  # reads all installed packages: a second
     # Without this project: its code is hashed, and only some of its runs would record it.
-    used = {module for top in user_modules for module in used_modules(top)} - set(PROJECT)
+    used = {module.partition(".")[0] for top in user_modules for module in used_modules(top)} - {PACKAGE}
     return {name for module in used for name in distributions.get(module, ())}
 
 
@@ -222,14 +222,16 @@ def _user_modules(modules: Iterable[str]) -> set[str]:
     """Return the top-level modules of the user among ``modules``, and those that their source imports."""
     collected: set[str] = set()
     imported = {name.partition(".")[0] for name in modules}
-    while new := {name for name in imported - collected - set(PROJECT) if is_own(name)}:
+    while new := {name for name in imported - collected - {PACKAGE} if is_own(name)}:
         collected |= new
-        imported = {name for top in new for name in used_modules(top)}
+        imported = {name.partition(".")[0] for top in new for name in used_modules(top)}
     return collected
 
 
 def used_modules(top: str) -> set[str]:
-    """Return the top-level names that a package's source imports, also inside functions.
+    """Return the dotted names of the modules that a package's source imports, also inside functions.
+
+    ``from a import b`` counts as ``a.b``, whether b is a module or not.
 
     The source is read, not the modules in memory: a constant in memory does not know its module.
     """
@@ -241,9 +243,9 @@ def used_modules(top: str) -> set[str]:
             continue
         for node in ast.walk(tree):
             if isinstance(node, ast.Import):
-                used |= {alias.name.partition(".")[0] for alias in node.names}
+                used |= {alias.name for alias in node.names}
             elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
-                used.add(node.module.partition(".")[0])
+                used |= {f"{node.module}.{alias.name}" for alias in node.names}
     return used
 
 

@@ -18,11 +18,11 @@ import pyarrow.parquet as pq
 from annotated_types import Ge, Lt
 from typing_extensions import TypedDict
 
-from experiments.runtime.errors import DataError, nearest
-from experiments.runtime.json_state import mismatch, parse_json
-from experiments.runtime.run_status import RunStatus
-from experiments.runtime.special_files import check_file
-from experiments.tracking.frame_columns import Json, columns
+from archbench.experiments.runtime.errors import DataError, nearest
+from archbench.experiments.runtime.json_state import mismatch, parse_json
+from archbench.experiments.runtime.run_status import RunStatus
+from archbench.experiments.runtime.special_files import check_file
+from archbench.experiments.tracking.frame_columns import Json, columns
 
 
 class StoredRun(TypedDict):

@@ -17,11 +17,11 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, TypeAdapter, ValidationError
 from pydantic_core import from_json
 
-from experiments.runtime.atomic_io import plain
-from experiments.runtime.errors import CheckpointError, RunError
-from experiments.runtime.json_state import RESTORE, Number, parse_json, parse_model, read_text
-from experiments.runtime.run_status import RunStatus
-from experiments.tasks.metrics import Metric, Reference
+from archbench.experiments.runtime.atomic_io import plain
+from archbench.experiments.runtime.errors import CheckpointError, RunError
+from archbench.experiments.runtime.json_state import RESTORE, Number, parse_json, parse_model, read_text
+from archbench.experiments.runtime.run_status import RunStatus
+from archbench.experiments.tasks.metrics import Metric, Reference
 
 TOKENIZER = "tokenizer.json"
 HASHED = ("config.yaml", "provenance.json", "metrics.jsonl", TOKENIZER)

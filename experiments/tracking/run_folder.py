@@ -31,12 +31,12 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from experiments.runtime.atomic_io import plain, write_bytes, write_json, write_text
-from experiments.runtime.errors import CheckpointError
-from experiments.runtime.json_state import read_model
-from experiments.runtime.run_status import FINAL
-from experiments.runtime.secrets import redact
-from experiments.tracking.run_files import (
+from archbench.experiments.runtime.atomic_io import plain, write_bytes, write_json, write_text
+from archbench.experiments.runtime.errors import CheckpointError
+from archbench.experiments.runtime.json_state import read_model
+from archbench.experiments.runtime.run_status import FINAL
+from archbench.experiments.runtime.secrets import redact
+from archbench.experiments.tracking.run_files import (
     HASHED,
     EvaluationRow,
     MetricRow,

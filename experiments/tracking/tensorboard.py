@@ -9,9 +9,9 @@ from pathlib import Path
 
 from omegaconf import OmegaConf
 
-from experiments.config.schema import TrackingConfig
-from experiments.tracking.run_files import RunResult
-from experiments.tracking.tracker import RunIdentity, Sink
+from archbench.experiments.config.schema import TrackingConfig
+from archbench.experiments.tracking.run_files import RunResult
+from archbench.experiments.tracking.tracker import RunIdentity, Sink
 
 FLUSH_SECONDS = 1
 """Seconds between writes: at most the rows of this time are lost if the process is killed."""

@@ -25,12 +25,12 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from experiments.config.schema import SINKS, TAG_KINDS, TrackingConfig
-from experiments.config.structured import load_class
-from experiments.runtime.atomic_io import plain
-from experiments.runtime.secrets import redact
-from experiments.runtime.yaml_state import parse_yaml
-from experiments.tracking.run_files import AXES, MetricRow, Provenance, RunResult
+from archbench.experiments.config.schema import SINKS, TAG_KINDS, TrackingConfig
+from archbench.experiments.config.structured import load_class
+from archbench.experiments.runtime.atomic_io import plain
+from archbench.experiments.runtime.secrets import redact
+from archbench.experiments.runtime.yaml_state import parse_yaml
+from archbench.experiments.tracking.run_files import AXES, MetricRow, Provenance, RunResult
 
 FILES = ("config.yaml", "provenance.json", "metrics.jsonl", "result.json")
 """Small files of a run folder: all that the analysis reads of a run without experts."""

@@ -6,14 +6,14 @@ import hashlib
 import sys
 from pathlib import Path
 
-from experiments.config.schema import TrackingConfig
-from experiments.runtime.atomic_io import write_json
-from experiments.runtime.errors import ConfigError, RunError, nearest_folder
-from experiments.runtime.json_state import read_mark
-from experiments.runtime.run_status import RunStatus
-from experiments.runtime.yaml_state import read_yaml
-from experiments.tracking.run_folder import RunFolder, StudyFolders
-from experiments.tracking.tracker import RunIdentity, derived, open_tracker
+from archbench.experiments.config.schema import TrackingConfig
+from archbench.experiments.runtime.atomic_io import write_json
+from archbench.experiments.runtime.errors import ConfigError, RunError, nearest_folder
+from archbench.experiments.runtime.json_state import read_mark
+from archbench.experiments.runtime.run_status import RunStatus
+from archbench.experiments.runtime.yaml_state import read_yaml
+from archbench.experiments.tracking.run_folder import RunFolder, StudyFolders
+from archbench.experiments.tracking.tracker import RunIdentity, derived, open_tracker
 
 MARK = "wandb-uploaded.json"
 

@@ -16,13 +16,13 @@ import os
 from pathlib import Path
 from typing import Any
 
-from experiments.config.schema import MOST_TAG, TrackingConfig
-from experiments.runtime.errors import Preempted
-from experiments.runtime.json_state import json_objects
-from experiments.runtime.run_status import RunStatus
-from experiments.runtime.secrets import redact
-from experiments.tracking.run_files import AXES, RunResult
-from experiments.tracking.tracker import RunIdentity, Sink, outcome, safe_texts
+from archbench.experiments.config.schema import MOST_TAG, TrackingConfig
+from archbench.experiments.runtime.errors import Preempted
+from archbench.experiments.runtime.json_state import json_objects
+from archbench.experiments.runtime.run_status import RunStatus
+from archbench.experiments.runtime.secrets import redact
+from archbench.experiments.tracking.run_files import AXES, RunResult
+from archbench.experiments.tracking.tracker import RunIdentity, Sink, outcome, safe_texts
 
 SUMMARIES = {
     "train/*": "none",

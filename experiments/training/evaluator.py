@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from architectures.backbone import Backbone
-from architectures.layers.block import FeedForward
-from experiments.evaluation.measure import measure
-from experiments.objectives.objective import Objective
-from experiments.tasks.metrics import Metric
-from experiments.tracking.run_folder import RunFolder
-from experiments.training.micro_batcher import MicroBatcher
-from experiments.training.optimizer_step import averaged
-from experiments.training.parallel.strategy import Strategy
+from archbench.architectures.backbone import Backbone
+from archbench.architectures.layers.block import FeedForward
+from archbench.experiments.evaluation.measure import measure
+from archbench.experiments.objectives.objective import Objective
+from archbench.experiments.tasks.metrics import Metric
+from archbench.experiments.tracking.run_folder import RunFolder
+from archbench.experiments.training.micro_batcher import MicroBatcher
+from archbench.experiments.training.optimizer_step import averaged
+from archbench.experiments.training.parallel.strategy import Strategy
 
 if TYPE_CHECKING:
-    from experiments.training.routing_probe import RoutingProbe
+    from archbench.experiments.training.routing_probe import RoutingProbe
 
 EVALUATION_TOKENS = 8192
 """Tokens of a forward pass without gradients where training has fewer: small batches are slow."""
@@ -86,6 +86,6 @@ class Evaluator:
 
     @cached_property
     def router_probe(self) -> RoutingProbe:
-        from experiments.training.routing_probe import RoutingProbe  # most models have no experts
+        from archbench.experiments.training.routing_probe import RoutingProbe  # most models have no experts
 
         return RoutingProbe(self.model, self.objective)

@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 from torch import Tensor, nn
 
-from architectures.backbone import Backbone
-from experiments.objectives.objective import Objective, View
-from experiments.runtime.atomic_io import write_json
-from experiments.runtime.device import autocast
-from experiments.runtime.errors import DivergedError
+from archbench.architectures.backbone import Backbone
+from archbench.experiments.objectives.objective import Objective, View
+from archbench.experiments.runtime.atomic_io import write_json
+from archbench.experiments.runtime.device import autocast
+from archbench.experiments.runtime.errors import DivergedError
 
 
 class Loss(nn.Module):

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import torch
 
-from experiments.runtime.errors import OutOfMemoryError, is_out_of_memory
+from archbench.experiments.runtime.errors import OutOfMemoryError, is_out_of_memory
 
 T = TypeVar("T")
 

@@ -23,9 +23,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from architectures.backbone import Backbone, BackboneConfig
-from architectures.layers.attention.config import AttentionConfig
-from experiments.runtime.errors import ConfigError
+from archbench.architectures.backbone import Backbone, BackboneConfig
+from archbench.architectures.layers.attention.config import AttentionConfig
+from archbench.experiments.runtime.errors import ConfigError
 
 KEY = "optimizer.mup_base_width"
 

@@ -16,8 +16,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from experiments.config.optimizer import OptimizerConfig, load_schedule
-from experiments.training.parallel.collectives import is_dtensor, world_size
+from archbench.experiments.config.optimizer import OptimizerConfig, load_schedule
+from archbench.experiments.training.parallel.collectives import is_dtensor, world_size
 
 
 def learning_rate_factor(step: int, total: int, config: OptimizerConfig) -> float:

@@ -18,14 +18,14 @@ import torch
 from safetensors.torch import save
 from torch import Tensor
 
-from architectures.backbone import Backbone, Output
-from architectures.layers.moe.routing_record import RoutingRecord, record_routing
-from experiments.evaluation.measure import EVALUATION_SEED
-from experiments.objectives.objective import Objective, View
-from experiments.runtime.atomic_io import write_bytes
-from experiments.runtime.device import inference
-from experiments.runtime.seeds import router_probe_seed
-from experiments.tracking.run_folder import RunFolder
+from archbench.architectures.backbone import Backbone, Output
+from archbench.architectures.layers.moe.routing_record import RoutingRecord, record_routing
+from archbench.experiments.evaluation.measure import EVALUATION_SEED
+from archbench.experiments.objectives.objective import Objective, View
+from archbench.experiments.runtime.atomic_io import write_bytes
+from archbench.experiments.runtime.device import inference
+from archbench.experiments.runtime.seeds import router_probe_seed
+from archbench.experiments.tracking.run_folder import RunFolder
 
 PROBE_TOKENS = 2048
 """Task tokens of the examples that are recorded; at least one example, however long."""

@@ -14,29 +14,29 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from architectures.backbone import to_device
-from experiments.config.sections import Sections
-from experiments.objectives.objective import View
-from experiments.runtime.active_clock import ActiveClock
-from experiments.runtime.console import Console
-from experiments.runtime.errors import CheckpointError, DataError, DivergedError, Preempted
-from experiments.runtime.machine import process_rank
-from experiments.runtime.preemption import Interruptions
-from experiments.runtime.run_lock import RunLock
-from experiments.runtime.secrets import redact
-from experiments.runtime.seeds import dropout_seed, objective_noise_seed
-from experiments.runtime.watchdog import Watchdog, note_cost
-from experiments.tasks.task import Batch, Task
-from experiments.tracking.run_files import AXES, EvaluationRow, MetricRow, TrainRow
-from experiments.tracking.run_folder import RunFolder
-from experiments.tracking.tracker import Tracker
-from experiments.training.checkpoints import checkpoint
-from experiments.training.checkpoints.checkpoint_policy import CheckpointSaver, check_room
-from experiments.training.checkpoints.train_state import TrainState
-from experiments.training.evaluator import Evaluator
-from experiments.training.loss import not_finite, write_report
-from experiments.training.micro_batcher import MicroBatcher
-from experiments.training.optimizer_step import (
+from archbench.architectures.backbone import to_device
+from archbench.experiments.config.sections import Sections
+from archbench.experiments.objectives.objective import View
+from archbench.experiments.runtime.active_clock import ActiveClock
+from archbench.experiments.runtime.console import Console
+from archbench.experiments.runtime.errors import CheckpointError, DataError, DivergedError, Preempted
+from archbench.experiments.runtime.machine import process_rank
+from archbench.experiments.runtime.preemption import Interruptions
+from archbench.experiments.runtime.run_lock import RunLock
+from archbench.experiments.runtime.secrets import redact
+from archbench.experiments.runtime.seeds import dropout_seed, objective_noise_seed
+from archbench.experiments.runtime.watchdog import Watchdog, note_cost
+from archbench.experiments.tasks.task import Batch, Task
+from archbench.experiments.tracking.run_files import AXES, EvaluationRow, MetricRow, TrainRow
+from archbench.experiments.tracking.run_folder import RunFolder
+from archbench.experiments.tracking.tracker import Tracker
+from archbench.experiments.training.checkpoints import checkpoint
+from archbench.experiments.training.checkpoints.checkpoint_policy import CheckpointSaver, check_room
+from archbench.experiments.training.checkpoints.train_state import TrainState
+from archbench.experiments.training.evaluator import Evaluator
+from archbench.experiments.training.loss import not_finite, write_report
+from archbench.experiments.training.micro_batcher import MicroBatcher
+from archbench.experiments.training.optimizer_step import (
     averaged,
     clip_gradients,
     exchange_averages,
@@ -45,9 +45,9 @@ from experiments.training.optimizer_step import (
     set_learning_rate,
     update_average,
 )
-from experiments.training.parallel import collectives
-from experiments.training.parallel.block_wrapping import compile_seconds
-from experiments.training.parallel.strategy import Strategy
+from archbench.experiments.training.parallel import collectives
+from archbench.experiments.training.parallel.block_wrapping import compile_seconds
+from archbench.experiments.training.parallel.strategy import Strategy
 
 VALIDATION_EXAMPLES = 256
 """Sequences of a validation during training; few, because it runs often."""

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from analysis.report.page import Findings
+from archbench.analysis.report.page import Findings
 from tests import ROOT
 from tests.results import write_result
 
@@ -133,7 +133,7 @@ def no_page(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let ``archbench compare`` draw no figure of its page, which takes seconds."""
     pages = "".join(path.read_text() for path in (ROOT / "analysis" / "report" / "templates").iterdir())
     empty = Findings(figures=dict.fromkeys(re.findall(r"plots\.(\w+)", pages)), laws={}, speed=None)
-    monkeypatch.setattr("analysis.compare.find", lambda *frames: empty)
+    monkeypatch.setattr("archbench.analysis.compare.find", lambda *frames: empty)
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from analysis import answer
+from archbench.analysis import answer
 from tests.results import write_result
 
 

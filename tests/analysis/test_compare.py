@@ -10,19 +10,19 @@ import matplotlib.image
 import pandas as pd
 import pytest
 
-from analysis import compare
-from analysis.compare import NO_CURVES, CompareConfig, Comparison, main
-from analysis.figures.contexts import read_positions
-from analysis.figures.files import figure_bytes
-from analysis.figures.verdicts import verdict_figure
-from analysis.load.study import load_study
-from analysis.report.needs import training_commands
-from analysis.stats.arms import arm_table
-from analysis.stats.comparisons import comparisons
-from analysis.stats.computed import Computed
-from analysis.tables.latex import render_latex
-from analysis.tables.text import render_markdown, render_tables
-from experiments.config.options import typed_words
+from archbench.analysis import compare
+from archbench.analysis.compare import NO_CURVES, CompareConfig, Comparison, main
+from archbench.analysis.figures.contexts import read_positions
+from archbench.analysis.figures.files import figure_bytes
+from archbench.analysis.figures.verdicts import verdict_figure
+from archbench.analysis.load.study import load_study
+from archbench.analysis.report.needs import training_commands
+from archbench.analysis.stats.arms import arm_table
+from archbench.analysis.stats.comparisons import comparisons
+from archbench.analysis.stats.computed import Computed
+from archbench.analysis.tables.latex import render_latex
+from archbench.analysis.tables.text import render_markdown, render_tables
+from archbench.experiments.config.options import typed_words
 from tests import ROOT
 
 
@@ -145,14 +145,14 @@ def test_the_analysis_is_not_taken_for_a_run(study: Path) -> None:
 
 
 def test_it_needs_neither_torch_nor_hydra() -> None:
-    heavy = {"torch", "hydra", "wandb", "experiments.run"}
-    code = f"import sys, analysis.compare; print({heavy} & set(sys.modules))"
+    heavy = {"torch", "hydra", "wandb", "archbench.experiments.run"}
+    code = f"import sys, archbench.analysis.compare; print({heavy} & set(sys.modules))"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "set()"
 
 
 def test_the_command_line(study: Path) -> None:
-    command = [sys.executable, "-m", "analysis.compare"]
+    command = [sys.executable, "-m", "archbench.analysis.compare"]
     help_text = subprocess.run([*command, "--help"], capture_output=True, text=True, check=True).stdout
     assert "study=compare" in help_text
     wrong = subprocess.run([*command, "study=compar", f"runs={study}"], capture_output=True, text=True)
@@ -163,7 +163,7 @@ def test_the_command_line(study: Path) -> None:
 
 def test_a_reader_may_leave_early(study: Path) -> None:
     run = subprocess.Popen(
-        [sys.executable, "-m", "analysis.compare", f"runs={study}"],
+        [sys.executable, "-m", "archbench.analysis.compare", f"runs={study}"],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     assert run.stdout

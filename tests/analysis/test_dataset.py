@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 from datasets import load_dataset
 
-from analysis.dataset import main
+from archbench.analysis.dataset import main
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from analysis.files import parquet, write
+from archbench.analysis.files import parquet, write
 
 
 def test_a_write_that_fails_leaves_the_old_file_alone(

@@ -10,9 +10,9 @@ from subprocess import CompletedProcess
 import pytest
 import yaml
 
-from analysis import rates
-from analysis.load.study import load_study
-from analysis.rates import main
+from archbench.analysis import rates
+from archbench.analysis.load.study import load_study
+from archbench.analysis.rates import main
 
 
 @pytest.fixture

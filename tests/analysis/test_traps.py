@@ -12,9 +12,9 @@ import pandas as pd
 import pytest
 from markupsafe import escape
 
-from analysis import compare
-from analysis.load.study import load_study
-from analysis.stats.warnings import study_warnings
+from archbench.analysis import compare
+from archbench.analysis.load.study import load_study
+from archbench.analysis.stats.warnings import study_warnings
 from tests.results import write_result
 
 WriteRun = Callable[..., Path]

@@ -17,8 +17,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from architectures.backbone import Backbone, Output
-from architectures.layers.context import Context
+from archbench.architectures.backbone import Backbone, Output
+from archbench.architectures.layers.context import Context
 
 TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-10}
 """Relative to the largest value, or absolute where that is below one."""

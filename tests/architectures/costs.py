@@ -19,9 +19,9 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
-from architectures.backbone import Backbone
-from architectures.backbones.hybrid import RECURRENT, HybridConfig
-from architectures.kernels import pointwise
+from archbench.architectures.backbone import Backbone
+from archbench.architectures.backbones.hybrid import RECURRENT, HybridConfig
+from archbench.architectures.kernels import pointwise
 from tests.architectures.conformance import random_inputs
 
 aten = torch.ops.aten

@@ -4,14 +4,21 @@ import pytest
 import torch
 from torch import nn
 
-from architectures.backbone import EMBEDDING_STD, Capabilities, Flops, Parameters, init_normal, linear_flops
-from architectures.backbones.decoder import Decoder, DecoderConfig
-from architectures.backbones.encoder import Encoder, EncoderConfig
-from architectures.backbones.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
-from architectures.backbones.mamba import Mamba, MambaConfig
-from architectures.backbones.moe import MoEConfig
-from architectures.backbones.s4 import S4Config
-from architectures.decoding_state import DecodingState
+from archbench.architectures.backbone import (
+    EMBEDDING_STD,
+    Capabilities,
+    Flops,
+    Parameters,
+    init_normal,
+    linear_flops,
+)
+from archbench.architectures.backbones.decoder import Decoder, DecoderConfig
+from archbench.architectures.backbones.encoder import Encoder, EncoderConfig
+from archbench.architectures.backbones.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
+from archbench.architectures.backbones.mamba import Mamba, MambaConfig
+from archbench.architectures.backbones.moe import MoEConfig
+from archbench.architectures.backbones.s4 import S4Config
+from archbench.architectures.decoding_state import DecodingState
 
 
 def test_abilities_in_words():

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from architectures.causality import add_noise, first_leak
+from archbench.architectures.causality import add_noise, first_leak
 from tests.experiments.objectives import toys
 
 SYMBOLS = 20

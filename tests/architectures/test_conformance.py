@@ -10,11 +10,11 @@ from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from omegaconf import OmegaConf
 
-from architectures.backbone import Backbone, BackboneConfig
-from experiments.config import CONF
-from experiments.config.schema import ScaleConfig
-from experiments.config.structured import load_class, typed
-from experiments.run.size_solver import Sizes, match
+from archbench.architectures.backbone import Backbone, BackboneConfig
+from archbench.experiments.config import CONF
+from archbench.experiments.config.schema import ScaleConfig
+from archbench.experiments.config.structured import load_class, typed
+from archbench.experiments.run.size_solver import Sizes, match
 from tests.architectures.conformance import (
     check_batch_invariance,
     check_decoding,

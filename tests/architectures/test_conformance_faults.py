@@ -7,17 +7,17 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from architectures.backbone import Capabilities, Flops, Parameters
-from architectures.backbones.decoder import Decoder, DecoderConfig
-from architectures.backbones.masked_diffusion import MaskedDiffusion
-from architectures.backbones.moe import MoE, MoEConfig
-from architectures.backbones.stack import Stack, StackConfig
-from architectures.layers.attention.config import AttentionConfig
-from architectures.layers.attention.multi_head import Attention
-from architectures.layers.block import FeedForward, Mixer
-from architectures.layers.context import Context
-from architectures.layers.feedforward import DenseFeedForward
-from architectures.layers.moe.config import ExpertsConfig
+from archbench.architectures.backbone import Capabilities, Flops, Parameters
+from archbench.architectures.backbones.decoder import Decoder, DecoderConfig
+from archbench.architectures.backbones.masked_diffusion import MaskedDiffusion
+from archbench.architectures.backbones.moe import MoE, MoEConfig
+from archbench.architectures.backbones.stack import Stack, StackConfig
+from archbench.architectures.layers.attention.config import AttentionConfig
+from archbench.architectures.layers.attention.multi_head import Attention
+from archbench.architectures.layers.block import FeedForward, Mixer
+from archbench.architectures.layers.context import Context
+from archbench.architectures.layers.feedforward import DenseFeedForward
+from archbench.architectures.layers.moe.config import ExpertsConfig
 from tests.architectures.conformance import (
     check_batch_invariance,
     check_decoding,

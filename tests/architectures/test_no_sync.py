@@ -15,22 +15,27 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from architectures.backbone import Backbone
-from architectures.backbones.decoder import Decoder, DecoderConfig
-from architectures.backbones.encoder import Encoder, EncoderConfig
-from architectures.backbones.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
-from architectures.backbones.hybrid import Hybrid, HybridConfig
-from architectures.backbones.linear_attention import KDA, GatedDeltaNet, GatedDeltaNetConfig, KDAConfig
-from architectures.backbones.mamba import Mamba, MambaConfig
-from architectures.backbones.mamba2 import Mamba2, Mamba2Config
-from architectures.backbones.masked_diffusion import MaskedDiffusion, MaskedDiffusionConfig
-from architectures.backbones.moe import MoE, MoEConfig
-from architectures.backbones.s4 import S4, S4Config
-from architectures.layers.attention.config import AttentionConfig
-from architectures.layers.embedding import Embedding
-from architectures.layers.moe.config import ExpertsConfig
-from experiments.training.optimizer_step import clip_gradients, gradient_norm
-from experiments.training.optimizers.adamw import AdamW
+from archbench.architectures.backbone import Backbone
+from archbench.architectures.backbones.decoder import Decoder, DecoderConfig
+from archbench.architectures.backbones.encoder import Encoder, EncoderConfig
+from archbench.architectures.backbones.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
+from archbench.architectures.backbones.hybrid import Hybrid, HybridConfig
+from archbench.architectures.backbones.linear_attention import (
+    KDA,
+    GatedDeltaNet,
+    GatedDeltaNetConfig,
+    KDAConfig,
+)
+from archbench.architectures.backbones.mamba import Mamba, MambaConfig
+from archbench.architectures.backbones.mamba2 import Mamba2, Mamba2Config
+from archbench.architectures.backbones.masked_diffusion import MaskedDiffusion, MaskedDiffusionConfig
+from archbench.architectures.backbones.moe import MoE, MoEConfig
+from archbench.architectures.backbones.s4 import S4, S4Config
+from archbench.architectures.layers.attention.config import AttentionConfig
+from archbench.architectures.layers.embedding import Embedding
+from archbench.architectures.layers.moe.config import ExpertsConfig
+from archbench.experiments.training.optimizer_step import clip_gradients, gradient_norm
+from archbench.experiments.training.optimizers.adamw import AdamW
 from tests.recorded import Recorded, without_cpp_kernels
 
 BATCH, LENGTH, VOCABULARY, WIDTH = 2, 24, 32, 16

@@ -10,17 +10,17 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from architectures.backbone import Backbone
-from architectures.backbones.decoder import Decoder, DecoderConfig
-from architectures.backbones.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
-from architectures.backbones.linear_attention import GLA, KDA, DeltaNet, DeltaProduct, GatedDeltaNet
-from architectures.backbones.mamba import Mamba, MambaConfig
-from architectures.backbones.moe import MoE, MoEConfig
-from architectures.backbones.s4 import S4, S4Config
-from architectures.layers.attention.config import AttentionConfig, LatentConfig
-from architectures.layers.context import Context
-from architectures.layers.moe.config import ExpertsConfig
-from architectures.layers.ssm.s4d import S4D
+from archbench.architectures.backbone import Backbone
+from archbench.architectures.backbones.decoder import Decoder, DecoderConfig
+from archbench.architectures.backbones.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
+from archbench.architectures.backbones.linear_attention import GLA, KDA, DeltaNet, DeltaProduct, GatedDeltaNet
+from archbench.architectures.backbones.mamba import Mamba, MambaConfig
+from archbench.architectures.backbones.moe import MoE, MoEConfig
+from archbench.architectures.backbones.s4 import S4, S4Config
+from archbench.architectures.layers.attention.config import AttentionConfig, LatentConfig
+from archbench.architectures.layers.context import Context
+from archbench.architectures.layers.moe.config import ExpertsConfig
+from archbench.architectures.layers.ssm.s4d import S4D
 from tests.architectures.costs import arithmetic_of_one_sequence
 
 SIZES = {"d_model": 24, "num_layers": 2}

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile, record_function
 
-from architectures.kernels.cpu.transformer_ops import cpp_attention
+from archbench.architectures.kernels.cpu.transformer_ops import cpp_attention
 
 
 def event(name: str, own: float, within: Any = None, number: int = -1) -> SimpleNamespace:

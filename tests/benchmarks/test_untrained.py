@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.scaling.laws import Law
+from archbench.analysis.scaling.laws import Law
 
 
 def test_the_refit_leaves_out_the_highest_losses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from experiments.config import CONF
-from experiments.run.estimate.resources import GIB, estimate
-from experiments.run.estimate.stand_in import with_stand_in
-from experiments.run.plan import plan
+from archbench.experiments.config import CONF
+from archbench.experiments.run.estimate.resources import GIB, estimate
+from archbench.experiments.run.estimate.stand_in import with_stand_in
+from archbench.experiments.run.plan import plan
 from tests.backbones import SOLVED
 from tests.experiments import commands
 from tests.tiers import fast_only

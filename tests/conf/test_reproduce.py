@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from omegaconf import ListConfig, OmegaConf
 
-from analysis.findings.published import Record
-from analysis.load.records import read_records
-from experiments.config import CONF
+from archbench.analysis.findings.published import Record
+from archbench.analysis.load.records import read_records
+from archbench.experiments.config import CONF
 from tests.experiments import commands
 
 STUDIES = sorted(path.stem for path in (CONF / "study" / "reproduce").glob("*.yaml"))

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from hydra.core.hydra_config import HydraConfig
 
-from experiments.config import CONF
-from experiments.run.plan import Plan, plan
-from experiments.run.settings import Settings
-from experiments.run.tuned_rates import read_rates
-from experiments.training.optimizer_step import learning_rate_factor
+from archbench.experiments.config import CONF
+from archbench.experiments.run.plan import Plan, plan
+from archbench.experiments.run.settings import Settings
+from archbench.experiments.run.tuned_rates import read_rates
+from archbench.experiments.training.optimizer_step import learning_rate_factor
 from tests.experiments import commands
 from tests.tiers import fast_only
 

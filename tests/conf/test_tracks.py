@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from analysis.track.frame import stored_frame
-from analysis.track.results import scored_runs
-from analysis.track.rules import MAIN, Track, Workload, read_track
-from experiments.config import CONF
-from experiments.run.plan import build_task
-from experiments.run.settings import Settings
-from experiments.run.skipped_cells import stored_status
-from experiments.tasks.__main__ import check_task
-from experiments.tasks.probes.probe import Probe
+from archbench.analysis.track.frame import stored_frame
+from archbench.analysis.track.results import scored_runs
+from archbench.analysis.track.rules import MAIN, Track, Workload, read_track
+from archbench.experiments.config import CONF
+from archbench.experiments.run.plan import build_task
+from archbench.experiments.run.settings import Settings
+from archbench.experiments.run.skipped_cells import stored_status
+from archbench.experiments.tasks.__main__ import check_task
+from archbench.experiments.tasks.probes.probe import Probe
 from tests.experiments import commands
 from tests.tiers import fast_only
 

@@ -8,10 +8,10 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from analysis.figures.style import MATPLOTLIB_MARKERS, PALETTE
-from analysis.stats.compute.multipliers import Budget, shared_lead
-from analysis.stats.intervals import mean_interval
-from analysis.tables import markdown
+from archbench.analysis.figures.style import MATPLOTLIB_MARKERS, PALETTE
+from archbench.analysis.stats.compute.multipliers import Budget, shared_lead
+from archbench.analysis.stats.intervals import mean_interval
+from archbench.analysis.tables import markdown
 
 FORMS = {
     "decoder": ("decoder", "", "decoder_canon", ""),

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import transformers as hf
 
-from experiments.runtime.errors import RunError
+from archbench.experiments.runtime.errors import RunError
 from tests import ROOT
 from tests.architectures.pretrained.folders import DECODERS, ENCODER_DECODERS, make_folder, write_json
 from tests.architectures.pretrained.test_damaged_folders import DAMAGE, make_whole

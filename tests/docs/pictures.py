@@ -19,18 +19,18 @@ from pathlib import Path
 import matplotlib.figure
 import pandas as pd
 
-from analysis.compare import NO_CURVES, VERDICTS_DPI, stored_frame
-from analysis.figures.capacity import capacity_figures
-from analysis.figures.compute import score_over_compute
-from analysis.figures.files import figure_bytes
-from analysis.figures.matplotlib_export import printed
-from analysis.figures.verdicts import verdict_figure
-from analysis.findings import __main__ as findings
-from analysis.load.study import load_history, load_study
-from analysis.report.page import find, render_page
-from analysis.speed.__main__ import draw
-from analysis.speed.rows import load_all_modes, load_speed
-from analysis.stats.capacity import rungs
+from archbench.analysis.compare import NO_CURVES, VERDICTS_DPI, stored_frame
+from archbench.analysis.figures.capacity import capacity_figures
+from archbench.analysis.figures.compute import score_over_compute
+from archbench.analysis.figures.files import figure_bytes
+from archbench.analysis.figures.matplotlib_export import printed
+from archbench.analysis.figures.verdicts import verdict_figure
+from archbench.analysis.findings import __main__ as findings
+from archbench.analysis.load.study import load_history, load_study
+from archbench.analysis.report.page import find, render_page
+from archbench.analysis.speed.__main__ import draw
+from archbench.analysis.speed.rows import load_all_modes, load_speed
+from archbench.analysis.stats.capacity import rungs
 from tests import ROOT
 from tests.analysis.report.screenshots import SHOTS, write_screenshots
 from tests.docs import renew_tables

@@ -12,20 +12,20 @@ from pathlib import Path
 
 import pandas as pd
 
-from analysis import dataset
-from analysis.files import csv_text
-from analysis.stats.arms import study_setting
-from analysis.stats.capacity import capacity_grids, rungs
-from analysis.stats.comparisons import comparisons
-from analysis.stats.compute.decision_accuracy import decision_accuracy
-from analysis.stats.compute.multipliers import compute_multipliers
-from analysis.stats.extra_tests import TRAINED, further_grid, further_scores
-from analysis.stats.text_slices import slice_table
-from analysis.tables import markdown
-from analysis.tables.compute import compute_grids, compute_items
-from analysis.tables.decision_accuracy import decision_grids
-from analysis.tables.format import budget, multiplier, si, size
-from analysis.tables.text import render_markdown, render_scores
+from archbench.analysis import dataset
+from archbench.analysis.files import csv_text
+from archbench.analysis.stats.arms import study_setting
+from archbench.analysis.stats.capacity import capacity_grids, rungs
+from archbench.analysis.stats.comparisons import comparisons
+from archbench.analysis.stats.compute.decision_accuracy import decision_accuracy
+from archbench.analysis.stats.compute.multipliers import compute_multipliers
+from archbench.analysis.stats.extra_tests import TRAINED, further_grid, further_scores
+from archbench.analysis.stats.text_slices import slice_table
+from archbench.analysis.tables import markdown
+from archbench.analysis.tables.compute import compute_grids, compute_items
+from archbench.analysis.tables.decision_accuracy import decision_grids
+from archbench.analysis.tables.format import budget, multiplier, si, size
+from archbench.analysis.tables.text import render_markdown, render_scores
 from tests import ROOT
 from tests.docs.canon_tables import canon_block
 from tests.docs.sensitivity_table import sensitivity_block

@@ -6,10 +6,10 @@ import math
 
 import pandas as pd
 
-from analysis.stats.arms import study_setting
-from analysis.stats.compute.multipliers import at_budget, budgets, compute_multipliers, shared_lead
-from analysis.tables import markdown
-from analysis.tables.format import budget, multiplier
+from archbench.analysis.stats.arms import study_setting
+from archbench.analysis.stats.compute.multipliers import at_budget, budgets, compute_multipliers, shared_lead
+from archbench.analysis.tables import markdown
+from archbench.analysis.tables.format import budget, multiplier
 
 CONDITIONS = {
     "laptop": "as in the main comparison",

@@ -5,8 +5,8 @@ import re
 import pytest
 from omegaconf import OmegaConf
 
-from experiments.config import CONF
-from experiments.config.yaml_files import config_defaults
+from archbench.experiments.config import CONF
+from archbench.experiments.config.yaml_files import config_defaults
 from tests import ROOT
 from tests.backbones import PRESETS
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from architectures.pretrained.checkpoint import families
+from archbench.architectures.pretrained.checkpoint import families
 from tests import ROOT
 from tests.architectures.pretrained.test_damaged_folders import DAMAGE, make_whole
 from tests.docs.folder_tables import (

@@ -11,7 +11,7 @@ from tests import ROOT
 
 PACKAGES = ("architectures", "experiments", "analysis", "slurm")
 FILE = re.compile(r"`((?:\w+/)*[a-z_0-9]+\.py)`")
-DOTTED = re.compile(rf"`((?:{'|'.join(PACKAGES)})(?:\.(?!out\b)\w+)+)`")
+DOTTED = re.compile(rf"`(?:archbench\.)?((?:{'|'.join(PACKAGES)})(?:\.(?!out\b)\w+)+)`")
 OTHERS = {"mamba_ssm", "lra_benchmarks"}
 """First folders of files in code of others."""
 

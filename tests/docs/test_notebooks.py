@@ -6,7 +6,7 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from tests import ROOT
+from tests import ROOT, SOURCE
 from tests.docs.notebooks import NOTEBOOKS, executed
 
 
@@ -15,7 +15,7 @@ def test_a_notebook_gives_its_stored_outputs(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HF_HOME", str(tmp_path))
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setenv("PYTHONPATH", str(SOURCE))
     stored = nbformat.read(path, as_version=4)
     assert [cell.get("outputs") for cell in executed(path).cells] == [
         cell.get("outputs") for cell in stored.cells

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from experiments.cli import MODULES, find_command
-from tests import ROOT
+from archbench.experiments.cli import MODULES, find_command
+from tests import ROOT, SOURCE
 
 README = (ROOT / "README.md").read_text()
 
@@ -140,7 +140,7 @@ def test_notebooks_run(desk: Path) -> None:
         done = subprocess.run(
             [sys.executable, "-c", block],
             cwd=desk,
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            env={**os.environ, "PYTHONPATH": str(SOURCE)},
             capture_output=True,
             text=True,
         )
@@ -155,10 +155,10 @@ def run(command: str, desk: Path) -> None:
     small = [] if "study=" in command else SMALL.get(name, [])
     line = re.sub(r"\$\(echo (\S+?)\)", lambda found: " ".join(map(str, desk.glob(found[1]))), command)
     words = [*shlex.split(line), *small]
-    paths = [str(ROOT)]
+    paths = [str(SOURCE)]
     if words[0].startswith("PYTHONPATH="):
         paths.insert(0, words.pop(0).partition("=")[2])
-    begin = {"archbench": ["-m", "experiments.cli"], "python": []}[words[0]]
+    begin = {"archbench": ["-m", "archbench.experiments.cli"], "python": []}[words[0]]
     done = subprocess.run(
         [sys.executable, *begin, *words[1:]],
         cwd=desk,

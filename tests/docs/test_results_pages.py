@@ -8,8 +8,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from analysis import dataset
-from analysis.scaling.tables import fit
+from archbench.analysis import dataset
+from archbench.analysis.scaling.tables import fit
 from tests import ROOT
 from tests.docs import renew_tables
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
-from analysis.stats.arms import arm_table
-from analysis.tables.columns import score_text
-from analysis.tables.format import size
+from archbench.analysis.stats.arms import arm_table
+from archbench.analysis.tables.columns import score_text
+from archbench.analysis.tables.format import size
 from tests.docs import renew_tables
 
 PAGE = renew_tables.RESULTS / "state_space.md"

@@ -6,7 +6,7 @@ import json
 
 import pandas as pd
 
-from analysis.tables.format import budget
+from archbench.analysis.tables.format import budget
 from tests import ROOT
 
 SPEEDS = ROOT / "benchmarks" / "results" / "text_speed.json"

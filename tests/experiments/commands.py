@@ -15,14 +15,14 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
-from architectures.backbone import Backbone
-from experiments.config import CONF
-from experiments.config.sections import read_sections
-from experiments.config.structured import load_class
-from experiments.objectives.objective import Objective
-from experiments.run.run import run as run_training
-from experiments.run.settings import Settings, read_settings
-from experiments.tasks.task import Task
+from archbench.architectures.backbone import Backbone
+from archbench.experiments.config import CONF
+from archbench.experiments.config.sections import read_sections
+from archbench.experiments.config.structured import load_class
+from archbench.experiments.objectives.objective import Objective
+from archbench.experiments.run.run import run as run_training
+from archbench.experiments.run.settings import Settings, read_settings
+from archbench.experiments.tasks.task import Task
 from tests.backbones import FAMILIES
 
 ROOT = CONF.parent
@@ -49,10 +49,10 @@ def task_words(task: str) -> tuple[str, ...]:
 
 
 def start(module: str, *words: str, **environment: str) -> subprocess.Popen[str]:
-    """``python -m experiments.MODULE words`` from the root of the checkout, running."""
+    """``python -m archbench.experiments.MODULE words`` from the root of the checkout, running."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(("WANDB", "HYDRA"))}
     return subprocess.Popen(
-        [sys.executable, "-m", f"experiments.{module}", *words],
+        [sys.executable, "-m", f"archbench.experiments.{module}", *words],
         cwd=ROOT,
         env=inherited | {"OMP_NUM_THREADS": "1"} | environment,
         stdout=subprocess.PIPE,

@@ -11,9 +11,9 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn import functional
 
-from architectures.backbone import Backbone
-from architectures.pretrained import load_folder
-from experiments.export import export
+from archbench.architectures.backbone import Backbone
+from archbench.architectures.pretrained import load_folder
+from archbench.experiments.export import export
 from tests.architectures.pretrained.encoders.test_diffusion import dream_folder, llada_folder, unmasked
 from tests.architectures.pretrained.folders import (
     DECODERS,

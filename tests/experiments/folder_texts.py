@@ -9,8 +9,8 @@ from typing import Any
 import torch
 import transformers as hf
 
-from experiments.config.hydra_app import literal
-from experiments.generate import generate
+from archbench.experiments.config.hydra_app import literal
+from archbench.experiments.generate import generate
 from tests.architectures.pretrained.folders import EAGER
 from tests.experiments import commands
 

@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from experiments.check import check_study, main
-from experiments.data.corpus import CorpusConfig
-from experiments.data.token_file import open_token_file
-from experiments.data.tokenizers.tokenizer import TokenizerConfig
-from experiments.tracking.run_files import FETCHED, checksum
-from experiments.training.checkpoints.checkpoint import SAVED
+from archbench.experiments.check import check_study, main
+from archbench.experiments.data.corpus import CorpusConfig
+from archbench.experiments.data.token_file import open_token_file
+from archbench.experiments.data.tokenizers.tokenizer import TokenizerConfig
+from archbench.experiments.tracking.run_files import FETCHED, checksum
+from archbench.experiments.training.checkpoints.checkpoint import SAVED
 from tests.experiments import commands
 from tests.results import write_result
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from experiments.cli import COMMANDS, MODULES, NAMES, find_command
-from experiments.runtime import errors
+from archbench.experiments.cli import COMMANDS, MODULES, NAMES, find_command
+from archbench.experiments.runtime import errors
 from tests import ROOT
 from tests.experiments import commands
 
@@ -22,7 +22,7 @@ def run(*words: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_help_lists_every_command_without_torch() -> None:
-    code = "import sys, experiments.cli as c; sys.argv[1:] = ['--help']; c.main(); "
+    code = "import sys, archbench.experiments.cli as c; sys.argv[1:] = ['--help']; c.main(); "
     code += "assert 'torch' not in sys.modules"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -121,7 +121,7 @@ def test_a_command_does_what_its_module_does(words: tuple[str, ...]) -> None:
 def test_analysis_keeps_its_exit_code() -> None:
     done = run("compare", "study=there-is-none")
     direct = subprocess.run(
-        [sys.executable, "-m", "analysis.compare", "study=there-is-none"],
+        [sys.executable, "-m", "archbench.analysis.compare", "study=there-is-none"],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -141,4 +141,4 @@ def test_a_sweep_trains_in_processes_of_its_own(tmp_path: Path) -> None:
 
 def test_the_package_installs_it() -> None:
     scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
-    assert scripts == {"archbench": "experiments.cli:main"}
+    assert scripts == {"archbench": "archbench.experiments.cli:main"}

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments import doctor
+from archbench.experiments import doctor
 from tests import ROOT
 from tests.analysis.conftest import write_run_folder
 
@@ -37,11 +37,15 @@ def test_a_full_disk_is_what_keeps_runs_from_working(
 @pytest.mark.full
 @pytest.mark.parametrize(
     "name",
-    ["experiments.doctor", "analysis.weights_and_biases.fetch", "analysis.weights_and_biases.dashboard"],
+    [
+        "archbench.experiments.doctor",
+        "archbench.analysis.weights_and_biases.fetch",
+        "archbench.analysis.weights_and_biases.dashboard",
+    ],
 )
 def test_a_key_of_w_and_b_that_cannot_be_one_is_said_in_a_line(tmp_path: Path, name: str) -> None:
     runs = write_run_folder(tmp_path, "decoder", 0).parents[2]
-    words = [] if name == "experiments.doctor" else ["study=compare", f"runs={runs}"]
+    words = [] if name == "archbench.experiments.doctor" else ["study=compare", f"runs={runs}"]
     done = subprocess.run(
         [sys.executable, "-m", name, *words],
         cwd=ROOT, env=os.environ | {"WANDB_API_KEY": "canary7A"}, capture_output=True, text=True,

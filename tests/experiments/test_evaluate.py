@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from architectures.pretrained import save_folder
-from experiments.evaluate import evaluate
-from experiments.run.load_model import load_model
-from experiments.runtime.device import torch_device
-from experiments.runtime.errors import ConfigError, DataError
+from archbench.architectures.pretrained import save_folder
+from archbench.experiments.evaluate import evaluate
+from archbench.experiments.run.load_model import load_model
+from archbench.experiments.runtime.device import torch_device
+from archbench.experiments.runtime.errors import ConfigError, DataError
 from tests.experiments import commands
 
 DEVICE = torch_device("cpu")
@@ -60,7 +60,9 @@ def test_code_that_has_changed_since_training_is_named(
     assert capsys.readouterr().err == ""
     file = copy / "provenance.json"
     provenance = json.loads(file.read_text())
-    file.write_text(json.dumps({**provenance, "code": {**provenance["code"], "architectures": "0" * 16}}))
+    file.write_text(
+        json.dumps({**provenance, "code": {**provenance["code"], "archbench.architectures": "0" * 16}})
+    )
     load_model(copy, DEVICE)
     [line] = capsys.readouterr().err.splitlines()
     assert line.startswith(f"warning: {copy}: the code of architectures has changed")

@@ -6,10 +6,10 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from experiments.export import export
-from experiments.run.load_model import load_model
-from experiments.runtime.errors import CheckpointError, ConfigError
-from experiments.training.checkpoints.stored_state import in_shards, whole_tensors
+from archbench.experiments.export import export
+from archbench.experiments.run.load_model import load_model
+from archbench.experiments.runtime.errors import CheckpointError, ConfigError
+from archbench.experiments.training.checkpoints.stored_state import in_shards, whole_tensors
 from tests.experiments import commands
 from tests.experiments.training.parallel.together import train_together
 

@@ -7,8 +7,8 @@ import pytest
 import torch
 import transformers as hf
 
-from architectures.pretrained.checkpoint import families
-from experiments.export import export
+from archbench.architectures.pretrained.checkpoint import families
+from archbench.experiments.export import export
 from tests.architectures.pretrained.folders import (
     DECODERS,
     ENCODER_DECODERS,

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import transformers as hf
 
-from experiments.objectives.decoding.stops import read_stops
-from experiments.run.model_files import folder_tokenizer
-from experiments.runtime.errors import ConfigError, DataError
+from archbench.experiments.objectives.decoding.stops import read_stops
+from archbench.experiments.run.model_files import folder_tokenizer
+from archbench.experiments.runtime.errors import ConfigError, DataError
 from tests.architectures.pretrained.folders import (
     DECODERS,
     ENCODER_DECODERS,

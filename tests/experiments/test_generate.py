@@ -9,13 +9,17 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 
-from experiments.config.hydra_app import literal
-from experiments.data.tokenizers.tokenizer import ByteTokenizer, TokenizerConfig
-from experiments.generate import GenerateConfig, Printer, generate
-from experiments.objectives.decoding.stops import stop_tokens
-from experiments.run.generation.settings import BeamOverrides, ConstraintOverrides, SamplingOverrides
-from experiments.run.load_model import load_model
-from experiments.runtime.errors import ConfigError, DataError
+from archbench.experiments.config.hydra_app import literal
+from archbench.experiments.data.tokenizers.tokenizer import ByteTokenizer, TokenizerConfig
+from archbench.experiments.generate import GenerateConfig, Printer, generate
+from archbench.experiments.objectives.decoding.stops import stop_tokens
+from archbench.experiments.run.generation.settings import (
+    BeamOverrides,
+    ConstraintOverrides,
+    SamplingOverrides,
+)
+from archbench.experiments.run.load_model import load_model
+from archbench.experiments.runtime.errors import ConfigError, DataError
 from tests.experiments import commands
 
 BYTES = ByteTokenizer(TokenizerConfig(), 0)

@@ -11,9 +11,9 @@ import pytest
 from hydra.core.global_hydra import GlobalHydra
 from omegaconf import OmegaConf
 
-from experiments import plan
-from experiments.config import CONF
-from experiments.runtime.console import count
+from archbench.experiments import plan
+from archbench.experiments.config import CONF
+from archbench.experiments.runtime.console import count
 from tests.experiments import commands
 from tests.results import write_result
 

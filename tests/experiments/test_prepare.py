@@ -12,15 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from experiments.config.options import split_words
-from experiments.prepare import PrepareConfig
-from experiments.runtime.errors import ConfigError
-from tests import ROOT
+from archbench.experiments.config.options import split_words
+from archbench.experiments.prepare import PrepareConfig
+from archbench.experiments.runtime.errors import ConfigError
+from tests import ROOT, SOURCE
 from tests.experiments.data.preparation.conftest import dataset as dataset  # a fixture
 
 PAUSE = """
 import sys, time
-from experiments.data.preparation import part
+from archbench.experiments.data.preparation import part
 
 honest = part.Worker.write
 def slow(worker, wanted):
@@ -34,7 +34,7 @@ part.Worker.write = slow
 
 def command(dataset: Path, cache: Path, *words: str) -> list[str]:
     return [
-        sys.executable, "-m", "experiments.prepare", "task=fineweb_edu", f"task.dataset={dataset}",
+        sys.executable, "-m", "archbench.experiments.prepare", "task=fineweb_edu", f"task.dataset={dataset}",
         "task.dataset_config=null", "task.column=body", "task.test_split=test", "task.sequence_length=16",
         f"task.cache_dir={cache}", f"runs={cache / 'runs'}", *words,
     ]  # fmt: skip
@@ -56,7 +56,7 @@ def slow_start(folder: Path) -> dict[str, str]:
     """The environment of processes that stay at their fifth part."""
     folder.mkdir()
     (folder / "sitecustomize.py").write_text(PAUSE)
-    return {**os.environ, "PYTHONPATH": f"{folder}:{ROOT}"}
+    return {**os.environ, "PYTHONPATH": f"{folder}:{SOURCE}"}
 
 
 def wait_for_parts(cache: Path, count: int) -> list[Path]:
@@ -136,7 +136,7 @@ def test_an_error_of_a_process_is_that_of_the_command(dataset: Path, tmp_path: P
 
 def test_other_data_is_prepared_as_by_a_run(tmp_path: Path) -> None:
     words = ("task=text", f"task.cache_dir={tmp_path / 'cache'}", f"runs={tmp_path / 'runs'}")
-    printed = run(sys.executable, "-m", "experiments.prepare", "-m", *words, "seed=0,1")
+    printed = run(sys.executable, "-m", "archbench.experiments.prepare", "-m", *words, "seed=0,1")
     assert printed.count("text: ready; examples: train") == 1
     assert token_files(tmp_path / "cache")
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from experiments.cli import COMMANDS
-from experiments.runtime.console import WIDTH
+from archbench.experiments.cli import COMMANDS
+from archbench.experiments.runtime.console import WIDTH
 from tests import ROOT
 from tests.tiers import fast_only
 
@@ -32,7 +32,7 @@ def test_tables_fit_into_a_terminal(words: tuple[str, ...], tmp_path: Path) -> N
     assert any(command in group for group in COMMANDS.values())
     arguments = [*words[1:], *[f"runs={tmp_path}"] * (command == "plan")]
     ended = subprocess.run(
-        [sys.executable, "-m", "experiments.cli", *command.split(), *arguments],
+        [sys.executable, "-m", "archbench.experiments.cli", *command.split(), *arguments],
         cwd=ROOT, capture_output=True, text=True, timeout=300, check=True,
     )  # fmt: skip
     lines = ended.stdout.splitlines()

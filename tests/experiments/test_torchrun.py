@@ -18,7 +18,7 @@ def test_the_exit_code_is_that_of_the_processes(tmp_path: Path, code: int) -> No
     program.write_text(f"import os, sys\nprint('rank', os.environ['RANK'])\nsys.exit({code})\n")
     words = ("train", "torchrun", "--nproc-per-node", "2", str(program))
     done = subprocess.run(
-        [sys.executable, "-m", "experiments.cli", *words],
+        [sys.executable, "-m", "archbench.experiments.cli", *words],
         cwd=ROOT,
         capture_output=True,
         text=True,

@@ -10,9 +10,9 @@ from types import ModuleType
 import pytest
 import torch
 
-from analysis.compare import main as compare
-from experiments.config.hydra_overrides import path_words
-from experiments.runtime.errors import ConfigError
+from archbench.analysis.compare import main as compare
+from archbench.experiments.config.hydra_overrides import path_words
+from archbench.experiments.runtime.errors import ConfigError
 from tests.experiments import commands
 
 PYTHON = '''
@@ -23,11 +23,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from architectures.backbone import Capabilities, Flops, linear_flops
-from architectures.layers.block import FeedForward, Mixer
-from architectures.layers.context import Context
-from architectures.layers.feedforward import DenseFeedForward
-from architectures.backbones.stack import Stack, StackConfig
+from archbench.architectures.backbone import Capabilities, Flops, linear_flops
+from archbench.architectures.layers.block import FeedForward, Mixer
+from archbench.architectures.layers.context import Context
+from archbench.architectures.layers.feedforward import DenseFeedForward
+from archbench.architectures.backbones.stack import Stack, StackConfig
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,15 +10,15 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from architectures.backbone import Backbone
-from experiments.config import CONF
-from experiments.evaluation.measure import measure
-from experiments.objectives.language_modelling.causal_lm import CausalLM
-from experiments.run.model_files import load_state
-from experiments.run.plan import plan
-from experiments.run.run import run
-from experiments.run.settings import Settings
-from experiments.runtime.errors import ConfigError, DivergedError
+from archbench.architectures.backbone import Backbone
+from archbench.experiments.config import CONF
+from archbench.experiments.evaluation.measure import measure
+from archbench.experiments.objectives.language_modelling.causal_lm import CausalLM
+from archbench.experiments.run.model_files import load_state
+from archbench.experiments.run.plan import plan
+from archbench.experiments.run.run import run
+from archbench.experiments.run.settings import Settings
+from archbench.experiments.runtime.errors import ConfigError, DivergedError
 from tests.experiments import commands
 
 LIKELIHOODS = {

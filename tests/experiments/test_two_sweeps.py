@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments.runtime.run_lock import RunLock
+from archbench.experiments.runtime.run_lock import RunLock
 from tests.experiments import commands
 
 WORDS = (*commands.TINY, *commands.RECALL, "backbone=decoder", "budget.tokens=256", "budget.batch_size=4")

@@ -12,8 +12,8 @@ from collections.abc import Callable
 
 import pytest
 
-from experiments.runtime.errors import RunError
-from experiments.training.parallel import collectives
+from archbench.experiments.runtime.errors import RunError
+from archbench.experiments.training.parallel import collectives
 from tests.experiments.training.parallel.together import environment, free_port
 from tests.tiers import turn
 

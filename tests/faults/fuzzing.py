@@ -16,13 +16,13 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import ConfigCompositionException
 from omegaconf import DictConfig, ListConfig, OmegaConf
 
-from experiments.config import CONF
-from experiments.config.hydra_app import HydraException, OmegaConfBaseException, explain
-from experiments.config.sections import read_sections
-from experiments.config.structured import SWITCHES
-from experiments.run.plan import check_run, plan
-from experiments.run.settings import read_settings
-from experiments.runtime.errors import RunError
+from archbench.experiments.config import CONF
+from archbench.experiments.config.hydra_app import HydraException, OmegaConfBaseException, explain
+from archbench.experiments.config.sections import read_sections
+from archbench.experiments.config.structured import SWITCHES
+from archbench.experiments.run.plan import check_run, plan
+from archbench.experiments.run.settings import read_settings
+from archbench.experiments.runtime.errors import RunError
 from tests.experiments import commands
 
 GROUPS = ("backbone", "task", "objective", "scale", "budget", "device", "optimizer.schedule")

@@ -7,8 +7,8 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from experiments.training.checkpoints import checkpoint
-from experiments.training.checkpoints.stored_state import gather_state
+from archbench.experiments.training.checkpoints import checkpoint
+from archbench.experiments.training.checkpoints.stored_state import gather_state
 
 
 def make(seed: int = 0) -> tuple[nn.Module, torch.optim.AdamW]:

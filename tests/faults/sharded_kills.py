@@ -27,7 +27,7 @@ import pytest
 import torch.distributed.checkpoint  # noqa: F401  (here once, not in every child)
 from torch.distributed.checkpoint.filesystem import FileSystem
 
-from experiments.training.checkpoints import checkpoint, sharded_checkpoint
+from archbench.experiments.training.checkpoints import checkpoint, sharded_checkpoint
 from tests.experiments import commands
 from tests.faults.children import in_children
 

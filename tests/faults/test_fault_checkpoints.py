@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from experiments.runtime.errors import CheckpointError
-from experiments.training.checkpoints import checkpoint
+from archbench.experiments.runtime.errors import CheckpointError
+from archbench.experiments.training.checkpoints import checkpoint
 from tests.experiments import commands
 from tests.faults.children import times
 from tests.faults.models import begun, load, save

@@ -13,18 +13,19 @@ from typing import Any
 
 import pytest
 
-from analysis.load.study import load_study
-from analysis.stats.warnings import study_warnings
-from experiments.run.run import run
-from experiments.runtime import imported_sources
-from experiments.runtime.errors import Preempted
-from experiments.runtime.preemption import Interruptions
-from experiments.tracking import provenance as provenance_module
-from experiments.tracking.provenance import code_hashes
+from archbench.analysis.load.study import load_study
+from archbench.analysis.stats.warnings import study_warnings
+from archbench.experiments.run.run import run
+from archbench.experiments.runtime import imported_sources
+from archbench.experiments.runtime.errors import Preempted
+from archbench.experiments.runtime.preemption import Interruptions
+from archbench.experiments.tracking import provenance as provenance_module
+from archbench.experiments.tracking.provenance import code_hashes
+from tests import SOURCE
 from tests.experiments import commands
 
 WORDS = (*commands.TINY, *commands.RECALL, "trainer.log_every=5", "trainer.checkpoint_every=10")
-OPTIMIZER = """from experiments.training.optimizers.adamw import AdamW
+OPTIMIZER = """from archbench.experiments.training.optimizers.adamw import AdamW
 
 class Own(AdamW):
     def build(self, model):
@@ -88,8 +89,8 @@ def test_a_module_that_is_edited_before_its_late_import_is_said(
 
 def test_bytecode_of_an_earlier_source_is_not_run(tmp_path: Path) -> None:
     """Python takes it for that of a source with the same size and time."""
-    path, program = tmp_path / "f35_stale.py", "import experiments, f35_stale; print(f35_stale.x)"
-    environment = os.environ | {"PYTHONPATH": f"{commands.ROOT}:{tmp_path}"}
+    path, program = tmp_path / "f35_stale.py", "import archbench, f35_stale; print(f35_stale.x)"
+    environment = os.environ | {"PYTHONPATH": f"{SOURCE}:{tmp_path}"}
     seed = 4
     rng, printed = random.Random(seed), []
     for value in (1, 2, 3, 4):

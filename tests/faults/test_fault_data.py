@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from experiments.data import file_hashes
-from experiments.data.corpus import SPLITS, CorpusConfig, documents, identity
-from experiments.data.file_hashes import FileHashes
-from experiments.data.token_file import TokenFile, open_token_file, read_meta, verify
-from experiments.data.tokenizers.tokenizer import TokenizerConfig
-from experiments.runtime.errors import DataError
+from archbench.experiments.data import file_hashes
+from archbench.experiments.data.corpus import SPLITS, CorpusConfig, documents, identity
+from archbench.experiments.data.file_hashes import FileHashes
+from archbench.experiments.data.token_file import TokenFile, open_token_file, read_meta, verify
+from archbench.experiments.data.tokenizers.tokenizer import TokenizerConfig
+from archbench.experiments.runtime.errors import DataError
 from tests.experiments import commands
 from tests.faults.children import times
 
@@ -78,13 +78,13 @@ def test_f33_a_large_file_is_sampled_when_opened_and_read_wholly_by_check(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, record: Any
 ) -> None:
     monkeypatch.setattr(file_hashes, "CHUNK", 64)
-    monkeypatch.setattr("experiments.data.token_file.SAMPLE", 12)
+    monkeypatch.setattr("archbench.experiments.data.token_file.SAMPLE", 12)
     corpus, file = prepared(tmp_path)
     path = file.folder / "train.bin"
     read: list[int] = []
     honest = file_hashes.sampled
     monkeypatch.setattr(
-        "experiments.data.token_file.sampled",
+        "archbench.experiments.data.token_file.sampled",
         lambda count, most: (read.append(len(found := honest(count, most))), found)[1],
     )
     open_token_file(corpus, TokenizerConfig(), 28, tmp_path / "cache")

@@ -16,13 +16,13 @@ import torch
 from omegaconf import OmegaConf
 from safetensors.torch import load_file
 
-from analysis.load.study import load_study
-from analysis.stats.warnings import study_warnings
-from experiments.check import check_study
-from experiments.config.digest import result_settings
-from experiments.run.resume_compatibility import check_config, flat
-from experiments.runtime.errors import CheckpointError, ConfigError, DataError, Preempted
-from experiments.training.trainer import Trainer
+from archbench.analysis.load.study import load_study
+from archbench.analysis.stats.warnings import study_warnings
+from archbench.experiments.check import check_study
+from archbench.experiments.config.digest import result_settings
+from archbench.experiments.run.resume_compatibility import check_config, flat
+from archbench.experiments.runtime.errors import CheckpointError, ConfigError, DataError, Preempted
+from archbench.experiments.training.trainer import Trainer
 from tests.experiments import commands
 
 WORDS = (*commands.TINY, *commands.RECALL, "trainer.checkpoint_every=10")

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from experiments.check import check_study
-from experiments.run import run as run_module
-from experiments.runtime.errors import CheckpointError, DataError, LockedError, RunError
-from experiments.runtime.run_lock import NAME
-from experiments.tracking.run_files import checksum
+from archbench.experiments.check import check_study
+from archbench.experiments.run import run as run_module
+from archbench.experiments.runtime.errors import CheckpointError, DataError, LockedError, RunError
+from archbench.experiments.runtime.run_lock import NAME
+from archbench.experiments.tracking.run_files import checksum
 from tests.experiments import commands
 from tests.faults.test_fault_lock import hold
 

@@ -11,25 +11,25 @@ from typing import Any
 
 import pytest
 
-from analysis.files import csv_text
-from analysis.load.study import load_study
-from analysis.stats.run_costs import cost_grid
-from experiments.config.hydra_overrides import _dotted, _unknown_key, explain
-from experiments.run.live_view import look
-from experiments.run.model_files import read_model_spec
-from experiments.run.planned import Planned
-from experiments.run.skipped_cells import refusals
-from experiments.run.summary import summary
-from experiments.runtime import run_lock
-from experiments.runtime.errors import CheckpointError, ConfigError, Preempted
-from experiments.runtime.json_state import read_mark
-from experiments.runtime.preemption import stops_at_once
-from experiments.runtime.run_lock import RunLock, writer
-from experiments.runtime.synonyms import KEYS
-from experiments.runtime.watchdog import check_progress
-from experiments.tracking.run_folder import RunFolder
-from experiments.tracking.upload import MARK, upload
-from slurm.submission import StudyRun, submissions
+from archbench.analysis.files import csv_text
+from archbench.analysis.load.study import load_study
+from archbench.analysis.stats.run_costs import cost_grid
+from archbench.experiments.config.hydra_overrides import _dotted, _unknown_key, explain
+from archbench.experiments.run.live_view import look
+from archbench.experiments.run.model_files import read_model_spec
+from archbench.experiments.run.planned import Planned
+from archbench.experiments.run.skipped_cells import refusals
+from archbench.experiments.run.summary import summary
+from archbench.experiments.runtime import run_lock
+from archbench.experiments.runtime.errors import CheckpointError, ConfigError, Preempted
+from archbench.experiments.runtime.json_state import read_mark
+from archbench.experiments.runtime.preemption import stops_at_once
+from archbench.experiments.runtime.run_lock import RunLock, writer
+from archbench.experiments.runtime.synonyms import KEYS
+from archbench.experiments.runtime.watchdog import check_progress
+from archbench.experiments.tracking.run_folder import RunFolder
+from archbench.experiments.tracking.upload import MARK, upload
+from archbench.slurm.submission import StudyRun, submissions
 from tests.analysis.conftest import write_run_folder
 from tests.experiments import commands
 
@@ -144,7 +144,7 @@ def test_f41_what_is_out_of_bounds_is_refused_at_once(word: str, record: Any) ->
     ["task.sequence_length=1000000000", "budget.batch_size=1000000000", "task.num_symbols=10000000000"],
 )
 def test_f41_what_no_memory_holds_is_refused_with_the_figure(word: str, record: Any) -> None:
-    from experiments.run.plan import plan
+    from archbench.experiments.run.plan import plan
 
     chosen = commands.settings(*commands.TINY, "task=recall", word)
     with pytest.raises(ConfigError, match=r"would take [\d,.]+ GiB, and this machine has"):
@@ -166,7 +166,7 @@ def test_f41_what_no_memory_holds_is_refused_with_the_figure(word: str, record: 
 def test_f41_a_run_that_no_machine_holds_or_ends_is_refused_unless_forced(
     word: str, message: str, record: Any
 ) -> None:
-    from experiments.run.plan import check_run, plan
+    from archbench.experiments.run.plan import check_run, plan
 
     words = (*commands.TINY, *commands.RECALL, *word.split())
     for forced in (False, True):

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from experiments.training.checkpoints import checkpoint
+from archbench.experiments.training.checkpoints import checkpoint
 from tests.faults.children import fork, in_a_child, times, turn
 from tests.faults.models import begun, load, save
 

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from experiments.runtime import run_lock as lock_module
-from experiments.runtime.errors import LockedError
-from experiments.runtime.run_lock import NAME, STALE, RunLock
-from experiments.training.checkpoints.checkpoint_policy import CheckpointSaver
+from archbench.experiments.runtime import run_lock as lock_module
+from archbench.experiments.runtime.errors import LockedError
+from archbench.experiments.runtime.run_lock import NAME, STALE, RunLock
+from archbench.experiments.training.checkpoints.checkpoint_policy import CheckpointSaver
 from tests.experiments import commands
 from tests.faults.children import fork, in_a_child, times
 

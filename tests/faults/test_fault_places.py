@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests import SOURCE
 from tests.experiments import commands
 
 WORDS = (*commands.TINY, "task=text", "task.sequence_length=64")
@@ -20,10 +21,21 @@ pytestmark = pytest.mark.skipif(not CAN_MOUNT, reason="needs the right to mount"
 def mounted(script: str, folder: Path, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """Run ``archbench`` in ``folder`` with mounts that only it sees; ``script`` makes them."""
     shell = f'set -e; mount --make-rprivate /; {script}; cd {folder}; exec "$@"'
-    command = ["unshare", "-m", "bash", "-c", shell, "bash", sys.executable, "-m", "experiments.cli", *words]
+    command = [
+        "unshare",
+        "-m",
+        "bash",
+        "-c",
+        shell,
+        "bash",
+        sys.executable,
+        "-m",
+        "archbench.experiments.cli",
+        *words,
+    ]
     return subprocess.run(
         command, capture_output=True, text=True, check=False, timeout=300,
-        env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(commands.ROOT)} | environment,
+        env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(SOURCE)} | environment,
     )  # fmt: skip
 
 

@@ -16,15 +16,15 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from experiments.data import cache_room, local_files, token_file
-from experiments.data.cache_room import LOCK, remove_leftovers, work_folder
-from experiments.data.corpus import CorpusConfig
-from experiments.data.local_files import parquet_bytes, read_files
-from experiments.data.token_file import open_token_file
-from experiments.data.tokenizers.tokenizer import TokenizerConfig
-from experiments.run.plan import build_task
-from experiments.runtime.errors import CheckpointError, DataError
-from experiments.runtime.process_identity import this_process
+from archbench.experiments.data import cache_room, local_files, token_file
+from archbench.experiments.data.cache_room import LOCK, remove_leftovers, work_folder
+from archbench.experiments.data.corpus import CorpusConfig
+from archbench.experiments.data.local_files import parquet_bytes, read_files
+from archbench.experiments.data.token_file import open_token_file
+from archbench.experiments.data.tokenizers.tokenizer import TokenizerConfig
+from archbench.experiments.run.plan import build_task
+from archbench.experiments.runtime.errors import CheckpointError, DataError
+from archbench.experiments.runtime.process_identity import this_process
 from tests.experiments import commands
 from tests.faults.children import fork, in_a_child
 from tests.faults.test_fault_storage import small_disk

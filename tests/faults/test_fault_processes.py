@@ -16,12 +16,12 @@ from typing import Any
 import pytest
 import torch
 
-from experiments.runtime.errors import Preempted
-from experiments.runtime.run_lock import RunLock
-from experiments.tracking.run_folder import RunFolder
-from experiments.training.checkpoints import checkpoint
-from experiments.training.parallel import collectives
-from experiments.training.trainer import Trainer
+from archbench.experiments.runtime.errors import Preempted
+from archbench.experiments.runtime.run_lock import RunLock
+from archbench.experiments.tracking.run_folder import RunFolder
+from archbench.experiments.training.checkpoints import checkpoint
+from archbench.experiments.training.parallel import collectives
+from archbench.experiments.training.trainer import Trainer
 from tests.experiments import commands
 from tests.faults.children import in_children, times
 from tests.faults.models import load, save

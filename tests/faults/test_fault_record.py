@@ -12,20 +12,20 @@ from typing import Any
 import pytest
 import torch
 
-from analysis import compare
-from analysis.load.study import load_study
-from analysis.stats.arms import arm_table
-from analysis.stats.warnings import study_warnings
-from experiments.check import check_study
-from experiments.run.load_model import load_model
-from experiments.run.model_files import read_model_spec
-from experiments.run.session import code_modules
-from experiments.runtime import imported_sources
-from experiments.runtime.errors import CheckpointError, DataError
-from experiments.tracking import provenance as provenance_module
-from experiments.tracking.provenance import code_hash, code_hashes, provenance, used_packages
-from experiments.tracking.run_files import DataSource, checksum, file_record
-from experiments.tracking.run_folder import RunFolder
+from archbench.analysis import compare
+from archbench.analysis.load.study import load_study
+from archbench.analysis.stats.arms import arm_table
+from archbench.analysis.stats.warnings import study_warnings
+from archbench.experiments.check import check_study
+from archbench.experiments.run.load_model import load_model
+from archbench.experiments.run.model_files import read_model_spec
+from archbench.experiments.run.session import code_modules
+from archbench.experiments.runtime import imported_sources
+from archbench.experiments.runtime.errors import CheckpointError, DataError
+from archbench.experiments.tracking import provenance as provenance_module
+from archbench.experiments.tracking.provenance import code_hash, code_hashes, provenance, used_packages
+from archbench.experiments.tracking.run_files import DataSource, checksum, file_record
+from archbench.experiments.tracking.run_folder import RunFolder
 from tests.experiments import commands
 from tests.faults.test_fault_drift import edit
 from tests.results import write_result
@@ -73,10 +73,11 @@ def test_f35_code_of_ones_own_and_what_it_imports_is_hashed_without_git(
         monkeypatch.delitem(sys.modules, name, raising=False)
     (tmp_path / "f35_helper.py").write_text("def double(x):\n    return 2 * x\n")
     (tmp_path / "f35_mine.py").write_text(
-        "from architectures.backbones.decoder import Decoder as Mine\nfrom f35_helper import double\n"
+        "from archbench.architectures.backbones.decoder import Decoder as Mine\n"
+        "from f35_helper import double\n"
     )
     __import__("f35_mine")
-    asked = ["architectures.backbones.decoder", "f35_mine"]
+    asked = ["archbench.architectures.backbones.decoder", "f35_mine"]
 
     def now() -> str:
         forget()
@@ -99,7 +100,7 @@ def test_f35_numbers_and_late_imports_count_and_packages_are_named(
     (tmp_path / "f35_rates.py").write_text("RATE = 2\n")
     (tmp_path / "f35_late.py").write_text("import yaml\n")
     (tmp_path / "f35_model.py").write_text(
-        "from architectures.backbone import Backbone\nfrom f35_rates import RATE\n"
+        "from archbench.architectures.backbone import Backbone\nfrom f35_rates import RATE\n"
         "def run():\n    import f35_late\n    return f35_late, RATE\n"
     )
 
@@ -112,12 +113,18 @@ def test_f35_numbers_and_late_imports_count_and_packages_are_named(
         (tmp_path / f"{name}.py").write_text("import yaml\nRATE = 3\n")
         hashes.append(now())
     assert len(set(hashes)) == 3
-    assert used_packages(["architectures.backbones.decoder", "f35_model"]) == {"PyYAML"}
-    assert used_packages(["architectures.backbones.decoder"]) == set()
+    assert used_packages(["archbench.architectures.backbones.decoder", "f35_model"]) == {"PyYAML"}
+    assert used_packages(["archbench.architectures.backbones.decoder"]) == set()
     data = DataSource(task="text", fingerprint=None)
     found = provenance("k", torch.device("cpu"), "fp32", data, {}, ["f35_model"])
     assert found.versions["PyYAML"]
-    assert list(found.code) == ["architectures", "experiments", "f35_late", "f35_model", "f35_rates"]
+    assert list(found.code) == [
+        "archbench.architectures",
+        "archbench.experiments",
+        "f35_late",
+        "f35_model",
+        "f35_rates",
+    ]
     forget()
     record("F35", "a number that code imports, or a late import, changed", 2, "another hash of the code")
 
@@ -131,7 +138,7 @@ def test_f35_an_optimizer_and_a_schedule_of_ones_own_are_hashed(
         "SEVERAL_DECAYS = False\ndef factor(*_):\n    return 1.0\n"
     )
     (tmp_path / "f35_pack" / "own.py").write_text(
-        "from experiments.training.optimizers.adamw import AdamW\nclass Own(AdamW):\n    pass\n"
+        "from archbench.experiments.training.optimizers.adamw import AdamW\nclass Own(AdamW):\n    pass\n"
     )
     words = ("optimizer.schedule=f35_pack.flat", "optimizer._target_=f35_pack.own.Own")
     modules = code_modules(commands.settings(*commands.TINY, *words))
@@ -148,7 +155,7 @@ def test_f35_an_optimizer_and_a_schedule_of_ones_own_are_hashed(
 def test_f35_a_file_that_git_does_not_track_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "f35_package").mkdir()
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(provenance_module, "PROJECT", ("f35_package",))
+    monkeypatch.setattr(provenance_module, "RECORDED", ("f35_package",))
     found = []
     for name in ("__init__.py", "new.py", "kernel.cpp", "notes.txt"):
         (tmp_path / "f35_package" / name).write_text("1")

@@ -16,13 +16,13 @@ import pandas as pd
 import pytest
 from hydra.core.global_hydra import GlobalHydra
 
-from analysis.compare import CompareConfig
-from experiments.check import CheckConfig
-from experiments.config.hydra_app import start
-from experiments.config.options import typed_words
-from experiments.runtime.errors import ConfigError
-from experiments.runtime.secrets import redact
-from experiments.train import train
+from archbench.analysis.compare import CompareConfig
+from archbench.experiments.check import CheckConfig
+from archbench.experiments.config.hydra_app import start
+from archbench.experiments.config.options import typed_words
+from archbench.experiments.runtime.errors import ConfigError
+from archbench.experiments.runtime.secrets import redact
+from archbench.experiments.train import train
 from tests.experiments import commands
 from tests.experiments.tracking.wandb_server import serving
 from tests.slurm.jobs import cluster_file
@@ -142,7 +142,7 @@ def test_f39_two_hundred_canaries_are_in_no_file_and_no_stream(
     call("cli", "slurm", "submit", *given, f"cluster={cluster}", "seed=7", "submit=true")
     call("cli", "slurm", "status", *study, code=None)
     job = {"SLURM_JOB_ID": "41", "SLURM_RESTART_COUNT": "0"}
-    code = "import sys; from slurm.work import main; sys.exit(main(sys.argv[1:]))"
+    code = "import sys; from archbench.slurm.work import main; sys.exit(main(sys.argv[1:]))"
     worked = subprocess.run(
         [sys.executable, "-c", code, *words, "seed=8", "budget.tokens=0"],
         cwd=commands.ROOT, env=os.environ | variables | path | job, capture_output=True, text=True,

@@ -13,13 +13,13 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 
-from experiments.config.sections import read_sections
-from experiments.run.load_model import load_model
-from experiments.run.settings import read_settings
-from experiments.runtime.errors import CheckpointError, ConfigError
-from experiments.runtime.secrets import REDACTED, redact
-from experiments.tracking.run_files import checksum
-from experiments.training.checkpoints import checkpoint
+from archbench.experiments.config.sections import read_sections
+from archbench.experiments.run.load_model import load_model
+from archbench.experiments.run.settings import read_settings
+from archbench.experiments.runtime.errors import CheckpointError, ConfigError
+from archbench.experiments.runtime.secrets import REDACTED, redact
+from archbench.experiments.tracking.run_files import checksum
+from archbench.experiments.training.checkpoints import checkpoint
 from tests.experiments import commands
 
 CPU = torch.device("cpu")
@@ -58,16 +58,16 @@ TARGETS = [
     "torch.hub.load",
     "antigravity.fly",
     "transformers.AutoModel",
-    "experiments.config.hydra_app.os.system",
-    "architectures.backbones.decoder.torch",
-    "experiments.run.run.run",
+    "archbench.experiments.config.hydra_app.os.system",
+    "archbench.architectures.backbones.decoder.torch",
+    "archbench.experiments.run.run.run",
 ]
 
 
 STORED = {
-    ("config.yaml", "objective"): "experiments.objectives.language_modelling.causal_lm.CausalLM",
-    ("config.yaml", "task"): "experiments.tasks.recall.mqar.Recall",
-    ("model.json", "backbone"): "architectures.backbones.decoder.Decoder",
+    ("config.yaml", "objective"): "archbench.experiments.objectives.language_modelling.causal_lm.CausalLM",
+    ("config.yaml", "task"): "archbench.experiments.tasks.recall.mqar.Recall",
+    ("model.json", "backbone"): "archbench.architectures.backbones.decoder.Decoder",
 }
 """The class of each part, by the file that it is read from when a model is opened."""
 
@@ -91,7 +91,7 @@ def test_f28_no_target_of_a_stored_configuration_is_called(
         assert target in (folder / file).read_text()
         with pytest.raises(ConfigError, match=re.escape(f"{part}._target_={target}")):
             load_model(folder, CPU)
-    assert all(name.split(".")[0] in ("architectures", "experiments") for name in imported), imported
+    assert all(name.startswith("archbench.") for name in imported), imported
     record(
         "F28",
         f"hostile {part}._target_ in a stored {file}",
@@ -101,7 +101,9 @@ def test_f28_no_target_of_a_stored_configuration_is_called(
 
 
 def test_a_backbone_of_ones_own_folder_may_be_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "mine.py").write_text("from architectures.backbones.decoder import Decoder as Mine\n")
+    (tmp_path / "mine.py").write_text(
+        "from archbench.architectures.backbones.decoder import Decoder as Mine\n"
+    )
     monkeypatch.syspath_prepend(tmp_path)
     assert commands.settings("backbone._target_=mine.Mine").backbone_class.__name__ == "Decoder"
 

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 import torch
 
-from experiments.run.model_files import model_checkpoint
-from experiments.runtime.errors import CheckpointError
-from experiments.training.checkpoints import checkpoint, sharded_checkpoint
-from experiments.training.checkpoints.checkpoint_policy import CheckpointSaver
-from experiments.training.parallel import collectives
+from archbench.experiments.run.model_files import model_checkpoint
+from archbench.experiments.runtime.errors import CheckpointError
+from archbench.experiments.training.checkpoints import checkpoint, sharded_checkpoint
+from archbench.experiments.training.checkpoints.checkpoint_policy import CheckpointSaver
+from archbench.experiments.training.parallel import collectives
 from tests.experiments import commands
 from tests.faults import sharded_kills
 from tests.faults.children import in_a_child, in_children

@@ -19,16 +19,16 @@ from typing import Any
 import pytest
 from safetensors.torch import load_file
 
-from experiments.run import run, session
-from experiments.runtime import atomic_io, run_lock, watchdog
-from experiments.runtime.errors import Preempted, RunError
-from experiments.runtime.preemption import Interruptions, stops_at_once
-from experiments.runtime.run_lock import RunLock
-from experiments.runtime.watchdog import Watchdog
-from experiments.tasks.recall.mqar import Recall
-from experiments.training.checkpoints import checkpoint
-from experiments.training.evaluator import Evaluator
-from experiments.training.trainer import Trainer
+from archbench.experiments.run import run, session
+from archbench.experiments.runtime import atomic_io, run_lock, watchdog
+from archbench.experiments.runtime.errors import Preempted, RunError
+from archbench.experiments.runtime.preemption import Interruptions, stops_at_once
+from archbench.experiments.runtime.run_lock import RunLock
+from archbench.experiments.runtime.watchdog import Watchdog
+from archbench.experiments.tasks.recall.mqar import Recall
+from archbench.experiments.training.checkpoints import checkpoint
+from archbench.experiments.training.evaluator import Evaluator
+from archbench.experiments.training.trainer import Trainer
 from tests.experiments import commands
 from tests.faults.children import in_a_child, times
 
@@ -268,7 +268,7 @@ def test_f11_the_processes_of_a_killed_sweep_save_themselves_and_end(
 
 def test_f11_the_sweep_of_a_killed_track_saves_itself_and_ends(tmp_path: Path, record: Any) -> None:
     words = [*commands.TINY, *commands.RECALL, "budget.tokens=20_000_000", f"runs={tmp_path}"]
-    code = f"from analysis.track.runs import train; train({['-m', 'seed=0', *words]!r})"
+    code = f"from archbench.analysis.track.runs import train; train({['-m', 'seed=0', *words]!r})"
     process = subprocess.Popen([sys.executable, "-c", code], cwd=commands.ROOT, stdout=subprocess.DEVNULL)
     folder = commands.settings(*words).folder
     wait(lambda: (folder / "metrics.jsonl").exists())
@@ -284,8 +284,8 @@ def test_f11_the_sweep_of_a_killed_track_saves_itself_and_ends(tmp_path: Path, r
 def test_f11_a_track_that_is_stopped_ends_its_sweep_and_says_so(tmp_path: Path, sign: signal.Signals) -> None:
     words = [*commands.TINY, *commands.RECALL, "budget.tokens=20_000_000", f"runs={tmp_path}"]
     code = f"""
-from analysis.track.runs import train
-from experiments.cli import ends_at_signals
+from archbench.analysis.track.runs import train
+from archbench.experiments.cli import ends_at_signals
 with ends_at_signals():
     train({["-m", "seed=0", *words]!r})
 """

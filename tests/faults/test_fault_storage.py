@@ -18,10 +18,10 @@ from typing import Any
 import pytest
 from torch import nn
 
-from experiments.runtime.errors import CheckpointError
-from experiments.training.checkpoints import checkpoint
-from experiments.training.checkpoints import checkpoint_policy as saving
-from experiments.training.checkpoints.checkpoint_policy import MOST_FAILURES, CheckpointSaver
+from archbench.experiments.runtime.errors import CheckpointError
+from archbench.experiments.training.checkpoints import checkpoint
+from archbench.experiments.training.checkpoints import checkpoint_policy as saving
+from archbench.experiments.training.checkpoints.checkpoint_policy import MOST_FAILURES, CheckpointSaver
 from tests.experiments import commands
 from tests.faults.children import in_a_child, times
 from tests.faults.models import at_step, begun, load, save

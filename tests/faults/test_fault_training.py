@@ -15,11 +15,11 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from experiments.objectives.language_modelling.causal_lm import CausalLM
-from experiments.runtime.errors import DivergedError, OutOfMemoryError, is_out_of_memory
-from experiments.training.loss import MOST_IN_A_ROW, MOST_IN_ALL, WINDOW, LossAnomalies
-from experiments.training.micro_batcher import MicroBatcher
-from experiments.training.trainer import Trainer
+from archbench.experiments.objectives.language_modelling.causal_lm import CausalLM
+from archbench.experiments.runtime.errors import DivergedError, OutOfMemoryError, is_out_of_memory
+from archbench.experiments.training.loss import MOST_IN_A_ROW, MOST_IN_ALL, WINDOW, LossAnomalies
+from archbench.experiments.training.micro_batcher import MicroBatcher
+from archbench.experiments.training.trainer import Trainer
 from tests.experiments import commands
 from tests.faults.children import in_a_child
 

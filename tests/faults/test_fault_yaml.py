@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from analysis.load.study import load_study
-from experiments.check import check_study
-from experiments.run.load_model import read_run
-from experiments.run.resume_compatibility import check_config
-from experiments.runtime.errors import ConfigError
-from experiments.runtime.yaml_state import read_yaml
-from experiments.tracking.run_folder import RunFolder
-from experiments.tracking.upload import upload
+from archbench.analysis.load.study import load_study
+from archbench.experiments.check import check_study
+from archbench.experiments.run.load_model import read_run
+from archbench.experiments.run.resume_compatibility import check_config
+from archbench.experiments.runtime.errors import ConfigError
+from archbench.experiments.runtime.yaml_state import read_yaml
+from archbench.experiments.tracking.run_folder import RunFolder
+from archbench.experiments.tracking.upload import upload
 from tests.experiments import commands
 from tests.faults.children import in_a_child
 

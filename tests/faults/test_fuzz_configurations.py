@@ -49,7 +49,7 @@ def test_f45_a_random_command_ends_with_a_documented_code(seed: int, tmp_path: P
     command = [
         sys.executable,
         "-m",
-        "experiments.train",
+        "archbench.experiments.train",
         *words,
         f"runs={tmp_path}",
         "trainer.test_examples=8",

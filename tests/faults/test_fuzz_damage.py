@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from analysis.load.study import load_study
-from experiments.check import check_study
-from experiments.run.load_model import read_run
-from experiments.run.model_files import read_model_spec
-from experiments.run.summary import summary
-from experiments.runtime.errors import Preempted, RunError
-from experiments.runtime.preemption import Interruptions
-from slurm.submission import StudyRun
+from archbench.analysis.load.study import load_study
+from archbench.experiments.check import check_study
+from archbench.experiments.run.load_model import read_run
+from archbench.experiments.run.model_files import read_model_spec
+from archbench.experiments.run.summary import summary
+from archbench.experiments.runtime.errors import Preempted, RunError
+from archbench.experiments.runtime.preemption import Interruptions
+from archbench.slurm.submission import StudyRun
 from tests.experiments import commands
 from tests.faults.children import seeds
 from tests.faults.fuzzing import time_limit

@@ -11,11 +11,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from architectures.backbone import Capabilities, Flops
-from architectures.backbones.stack import Stack
-from architectures.layers.block import Mixer
-from architectures.layers.feedforward import DenseFeedForward
-from experiments.run.flop_check import flop_problem
+from archbench.architectures.backbone import Capabilities, Flops
+from archbench.architectures.backbones.stack import Stack
+from archbench.architectures.layers.block import Mixer
+from archbench.architectures.layers.feedforward import DenseFeedForward
+from archbench.experiments.run.flop_check import flop_problem
 from tests.experiments.run.test_flop_check import Config, T, view_of
 from tests.faults.children import seeds
 from tests.faults.fuzzing import time_limit

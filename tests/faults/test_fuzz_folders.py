@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from experiments.run.model_files import hugging_face
-from experiments.runtime.errors import ConfigError
+from archbench.experiments.run.model_files import hugging_face
+from archbench.experiments.runtime.errors import ConfigError
 from tests.architectures.pretrained.fields import CLASSES, random_case, try_case
 from tests.architectures.pretrained.folders import make_model
 from tests.faults.fuzzing import time_limit

@@ -10,11 +10,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from architectures.backbone import Backbone, Output
-from experiments.evaluation.measure import measure
-from experiments.run.plan import Plan
-from experiments.runtime.errors import DivergedError
-from experiments.tasks.task import Batch
+from archbench.architectures.backbone import Backbone, Output
+from archbench.experiments.evaluation.measure import measure
+from archbench.experiments.run.plan import Plan
+from archbench.experiments.runtime.errors import DivergedError
+from archbench.experiments.tasks.task import Batch
 from tests.experiments.evaluation.test_finite_outputs import CASES, planned
 from tests.experiments.objectives import toys
 from tests.experiments.objectives.diffusion.test_padding import OBJECTIVES, Neighbours, widened

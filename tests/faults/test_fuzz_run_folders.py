@@ -11,15 +11,15 @@ from typing import Any
 
 import pytest
 
-from analysis.load.study import load_study
-from analysis.stats.warnings import study_warnings
-from experiments.check import check_study
-from experiments.run.model_files import model_checkpoint
-from experiments.run.summary import summary
-from experiments.runtime.errors import Preempted
-from experiments.runtime.preemption import Interruptions
-from experiments.tracking.run_files import checksum
-from experiments.tracking.run_folder import RunFolder, StudyFolders
+from archbench.analysis.load.study import load_study
+from archbench.analysis.stats.warnings import study_warnings
+from archbench.experiments.check import check_study
+from archbench.experiments.run.model_files import model_checkpoint
+from archbench.experiments.run.summary import summary
+from archbench.experiments.runtime.errors import Preempted
+from archbench.experiments.runtime.preemption import Interruptions
+from archbench.experiments.tracking.run_files import checksum
+from archbench.experiments.tracking.run_folder import RunFolder, StudyFolders
 from tests.experiments import commands
 from tests.faults.children import seeds
 from tests.faults.fuzzing import time_limit

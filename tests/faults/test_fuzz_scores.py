@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 import torch
 
-from experiments.evaluate import evaluate
-from experiments.evaluation.perplexity import StridedPerplexity, strided_perplexity
-from experiments.run.load_model import load_model
-from experiments.runtime.errors import ConfigError
-from experiments.tasks.text_metrics import rouge
+from archbench.experiments.evaluate import evaluate
+from archbench.experiments.evaluation.perplexity import StridedPerplexity, strided_perplexity
+from archbench.experiments.run.load_model import load_model
+from archbench.experiments.runtime.errors import ConfigError
+from archbench.experiments.tasks.text_metrics import rouge
 from tests.architectures.pretrained.folders import make_folder
 from tests.experiments import commands
 from tests.experiments.objectives import toys
@@ -170,7 +170,7 @@ def test_f54_a_text_is_read_byte_by_byte(
         scored.append(tokens)
         return strided_perplexity(model, tokens, **settings)
 
-    monkeypatch.setattr("experiments.evaluate.strided_perplexity", note)
+    monkeypatch.setattr("archbench.experiments.evaluate.strided_perplexity", note)
     words = (f"run={folder}", f"text={tmp_path}/text", f"output={tmp_path}/found.json", "device=cpu")
     try:
         with time_limit():

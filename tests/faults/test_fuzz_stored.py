@@ -12,13 +12,13 @@ import pytest
 import yaml
 from omegaconf import OmegaConf
 
-from analysis.files import parquet
-from experiments.config import CONF
-from experiments.run.tuned_rates import read_rates
-from experiments.runtime.errors import RunError
-from experiments.runtime.run_status import RunStatus
-from experiments.runtime.yaml_state import parse_yaml
-from experiments.tracking.results_frame import KEY, read_results
+from archbench.analysis.files import parquet
+from archbench.experiments.config import CONF
+from archbench.experiments.run.tuned_rates import read_rates
+from archbench.experiments.runtime.errors import RunError
+from archbench.experiments.runtime.run_status import RunStatus
+from archbench.experiments.runtime.yaml_state import parse_yaml
+from archbench.experiments.tracking.results_frame import KEY, read_results
 from tests.experiments.run.test_tuned_rates import ARM
 from tests.faults.children import in_a_child, seeds
 from tests.faults.fuzzing import time_limit

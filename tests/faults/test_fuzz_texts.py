@@ -13,16 +13,16 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from experiments.data.tokenizers.tokenizer import TokenizerConfig
-from experiments.objectives.fine_tuning.token_classification import (
+from archbench.experiments.data.tokenizers.tokenizer import TokenizerConfig
+from archbench.experiments.objectives.fine_tuning.token_classification import (
     TaggedPiece,
     TokenClassification,
     TokenClassificationConfig,
     joined_sentences,
 )
-from experiments.tasks.text.sequence_classification import Sentences, SentencesConfig
-from experiments.tasks.text.text_pairs import Pairs, PairsConfig
-from experiments.tasks.text.token_classification import Tags, TagsConfig
+from archbench.experiments.tasks.text.sequence_classification import Sentences, SentencesConfig
+from archbench.experiments.tasks.text.text_pairs import Pairs, PairsConfig
+from archbench.experiments.tasks.text.token_classification import Tags, TagsConfig
 from tests.experiments.data.tokenizers.test_folder_tokenizer import word_piece
 from tests.faults.children import seeds
 

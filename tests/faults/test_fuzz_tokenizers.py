@@ -8,10 +8,10 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from experiments.data.corpus import SPLITS
-from experiments.data.tokenizers.tokenizer import TokenizerConfig
-from experiments.runtime.errors import DataError
-from experiments.tasks.text.text import Text, TextConfig
+from archbench.experiments.data.corpus import SPLITS
+from archbench.experiments.data.tokenizers.tokenizer import TokenizerConfig
+from archbench.experiments.runtime.errors import DataError
+from archbench.experiments.tasks.text.text import Text, TextConfig
 from tests.faults.children import seeds
 from tests.faults.random_tokenizers import random_folder, random_text
 

@@ -10,7 +10,7 @@ import os
 import pytest
 import torch
 
-from experiments.runtime.device import configure_process
+from archbench.experiments.runtime.device import configure_process
 
 
 @pytest.fixture

@@ -11,13 +11,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from architectures.kernels.backend import import_problem
-from architectures.layers.attention.functional import Scores, attend
-from architectures.layers.context import Context
-from architectures.layers.moe.config import ExpertsConfig
-from architectures.layers.moe.experts import Experts
-from architectures.mixers.mamba import SelectiveConfig, SelectiveSSM
-from architectures.mixers.mamba2 import SSD, SSDConfig
+from archbench.architectures.kernels.backend import import_problem
+from archbench.architectures.layers.attention.functional import Scores, attend
+from archbench.architectures.layers.context import Context
+from archbench.architectures.layers.moe.config import ExpertsConfig
+from archbench.architectures.layers.moe.experts import Experts
+from archbench.architectures.mixers.mamba import SelectiveConfig, SelectiveSSM
+from archbench.architectures.mixers.mamba2 import SSD, SSDConfig
 
 pytestmark = pytest.mark.gpu
 

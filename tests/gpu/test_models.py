@@ -16,14 +16,14 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 
-from architectures.backbone import Backbone
-from architectures.backbones.stack import Stack
-from experiments.data.tokenizers.vocabulary import Vocabulary
-from experiments.objectives.decoding import steps as decoding_steps
-from experiments.objectives.decoding.prefill import PrefillState
-from experiments.objectives.decoding.sampling import GREEDY, SamplingConfig, generate
-from experiments.objectives.decoding.steps import StaticDecoder
-from experiments.training.parallel.block_wrapping import check_compiler, compile_block
+from archbench.architectures.backbone import Backbone
+from archbench.architectures.backbones.stack import Stack
+from archbench.experiments.data.tokenizers.vocabulary import Vocabulary
+from archbench.experiments.objectives.decoding import steps as decoding_steps
+from archbench.experiments.objectives.decoding.prefill import PrefillState
+from archbench.experiments.objectives.decoding.sampling import GREEDY, SamplingConfig, generate
+from archbench.experiments.objectives.decoding.steps import StaticDecoder
+from archbench.experiments.training.parallel.block_wrapping import check_compiler, compile_block
 from tests.architectures.conformance import Inputs, random_inputs
 from tests.architectures.test_conformance import lively
 from tests.backbones import FAMILIES, class_of

@@ -25,7 +25,12 @@ def words(device: torch.device, runs: Path, *more: str) -> list[str]:
 
 def trained(device: torch.device, runs: Path, *more: str, launcher: tuple[str, ...] = ()) -> dict:
     """The result of a run in a process of its own."""
-    command = [sys.executable, *(launcher or ("-m",)), "experiments.train", *words(device, runs, *more)]
+    command = [
+        sys.executable,
+        *(launcher or ("-m",)),
+        "archbench.experiments.train",
+        *words(device, runs, *more),
+    ]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stdout + done.stderr
     (found,) = runs.glob("*/*/s0/result.json")
@@ -66,7 +71,7 @@ def test_a_run_that_is_stopped_goes_on_to_the_same_result(
     whole = trained(device, tmp_path / "whole", *more)
     runs = tmp_path / "stopped"
     process = subprocess.Popen(
-        [sys.executable, "-m", "experiments.train", *words(device, runs, *more)], cwd=ROOT
+        [sys.executable, "-m", "archbench.experiments.train", *words(device, runs, *more)], cwd=ROOT
     )
     end = time.monotonic() + 300
     while process.poll() is None and not list(runs.glob("*/*/s0/checkpoints/step-*")):
@@ -86,11 +91,11 @@ def test_the_main_comparison_runs(study: str, device: torch.device, tmp_path: Pa
         f"study={study}", "seed=0", f"device={device.type}", f"runs={tmp_path}", "budget.tokens=20480",
         "trainer.validation_examples=8", "trainer.test_examples=16", "hydra/launcher=basic",
     ]  # fmt: skip
-    for module in ("experiments.plan", "experiments.train"):
+    for module in ("archbench.experiments.plan", "archbench.experiments.train"):
         command = [sys.executable, "-m", module, *small]
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=1800)
         assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
-    command = [sys.executable, "-m", "analysis.compare", f"study={study}", f"runs={tmp_path}"]
+    command = [sys.executable, "-m", "archbench.analysis.compare", f"study={study}", f"runs={tmp_path}"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
     results = [json.loads(path.read_text()) for path in tmp_path.glob(f"{study}/*/s0/result.json")]

@@ -14,13 +14,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from architectures.kernels import fla
-from architectures.layers.context import Context
-from architectures.layers.linear_attention.delta_rule import delta_rule
-from architectures.layers.linear_attention.dplr import dplr
-from architectures.layers.linear_attention.gla import gated_linear_attention
-from architectures.layers.ssm.ssd import ssd
-from architectures.mixers import deltanet, deltaproduct, gated_deltanet, gla, kda, rwkv7
+from archbench.architectures.kernels import fla
+from archbench.architectures.layers.context import Context
+from archbench.architectures.layers.linear_attention.delta_rule import delta_rule
+from archbench.architectures.layers.linear_attention.dplr import dplr
+from archbench.architectures.layers.linear_attention.gla import gated_linear_attention
+from archbench.architectures.layers.ssm.ssd import ssd
+from archbench.architectures.mixers import deltanet, deltaproduct, gated_deltanet, gla, kda, rwkv7
 from tests.kernels.differences import assert_close
 from tests.kernels.test_mamba_ssm import SHAPES, gradients, ssd_inputs
 

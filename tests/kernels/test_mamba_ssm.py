@@ -12,10 +12,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from architectures.kernels import backend
-from architectures.layers.ssm.causal_conv1d import CausalConvolution
-from architectures.layers.ssm.selective_scan import selective_scan
-from architectures.layers.ssm.ssd import ssd
+from archbench.architectures.kernels import backend
+from archbench.architectures.layers.ssm.causal_conv1d import CausalConvolution
+from archbench.architectures.layers.ssm.selective_scan import selective_scan
+from archbench.architectures.layers.ssm.ssd import ssd
 from tests.kernels.differences import assert_close
 
 pytestmark = pytest.mark.kernels
@@ -127,7 +127,7 @@ def test_a_decoding_step_is_that_of_the_package(mamba_ssm: str) -> None:
 
 @pytest.mark.parametrize("before_gate", [False, True])
 def test_the_gated_norm_is_that_of_the_package(mamba_ssm: str, before_gate: bool) -> None:
-    from architectures.mixers.mamba2 import GatedNorm
+    from archbench.architectures.mixers.mamba2 import GatedNorm
 
     generator = torch.Generator().manual_seed(0)
     y, gate, weight = (torch.randn(*size, generator=generator) for size in ((2, 5, 32), (2, 5, 32), (32,)))

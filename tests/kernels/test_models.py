@@ -6,9 +6,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from architectures.kernels import fla
-from experiments.run.plan import plan
-from experiments.run.run import build_model
+from archbench.architectures.kernels import fla
+from archbench.experiments.run.plan import plan
+from archbench.experiments.run.run import build_model
 from tests.experiments import commands
 from tests.kernels.differences import assert_close
 

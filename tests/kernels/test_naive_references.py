@@ -19,7 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from architectures.layers.attention.forgetting import in_columns
+from archbench.architectures.layers.attention.forgetting import in_columns
 from tests.kernels.differences import note
 from tests.kernels.test_fla import RECURRENCES, operands
 

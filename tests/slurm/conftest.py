@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import SOURCE
 from tests.slurm import jobs
 
 LOCAL_SLURM = Path(__file__).parent / "local-slurm"
@@ -27,7 +28,7 @@ def local_slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         try:
             subprocess.run([LOCAL_SLURM, "start", folder, "--accounting"], check=True)
             patch.setenv("SLURM_CONF", f"{folder}/slurm.conf")
-            patch.setenv("PYTHONPATH", str(jobs.ROOT))
+            patch.setenv("PYTHONPATH", str(SOURCE))
             yield
         finally:
             subprocess.run([LOCAL_SLURM, "stop", folder], check=True)

@@ -96,7 +96,7 @@ def sacct(job: str) -> str:
 
 def trainers(words: Sequence[str]) -> list[int]:
     """Return the ids of the processes that train the run of these words, one for each rank."""
-    command = [sys.executable, "-m", "experiments.train", *words]
+    command = [sys.executable, "-m", "archbench.experiments.train", *words]
     found = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         with contextlib.suppress(OSError):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm.submission import submissions
+from archbench.slurm.submission import submissions
 from tests.slurm import jobs
 
 
@@ -16,7 +16,7 @@ from tests.slurm import jobs
 def test_a_reader_that_goes_away_leaves_no_half_of_a_submission(low: Path, tmp_path: Path) -> None:
     runs = tmp_path / "runs"
     words = ("-m", *jobs.CELL, "seed=0,1", "study.name=piped", f"runs={runs}", f"cluster={low}")
-    submit = [sys.executable, "-m", "slurm.submit", *words, "submit=true"]
+    submit = [sys.executable, "-m", "archbench.slurm.submit", *words, "submit=true"]
     with subprocess.Popen(submit, cwd=jobs.ROOT, stdout=subprocess.PIPE) as asked:
         assert asked.stdout is not None
         asked.stdout.readline()

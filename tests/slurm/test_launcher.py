@@ -21,7 +21,15 @@ def test_a_sweep_is_collected_though_a_job_was_requeued(slurm: None, tmp_path: P
         "hydra/launcher=slurm", "hydra.launcher.partition=low", "hydra.launcher.timeout_min=20",
         "hydra.launcher.cpus_per_task=1", "hydra.launcher.mem_gb=1",
     )  # fmt: skip
-    command = [sys.executable, "-m", "experiments.train", "-m", *launcher, "backbone=decoder,mamba", *words]
+    command = [
+        sys.executable,
+        "-m",
+        "archbench.experiments.train",
+        "-m",
+        *launcher,
+        "backbone=decoder,mamba",
+        *words,
+    ]
     with subprocess.Popen(
         command, cwd=jobs.ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     ) as sweep:
@@ -43,5 +51,5 @@ def test_a_sweep_is_collected_though_a_job_was_requeued(slurm: None, tmp_path: P
     logs = "".join(path.read_text() for path in runs.glob(".submitit/**/*_0_0_log.out"))
     assert "preempted: stopped" in logs
     assert "resumed at step" in logs
-    jobs.module("experiments.train", "backbone=decoder", *words[:-1], f"runs={tmp_path / 'alone'}")
+    jobs.module("archbench.experiments.train", "backbone=decoder", *words[:-1], f"runs={tmp_path / 'alone'}")
     assert jobs.result(jobs.only_run(tmp_path / "alone"))["metrics"] == jobs.result(folders[0])["metrics"]

@@ -1,4 +1,4 @@
-"""slurm.prepare: its commands, and a dataset prepared by an array of tasks, one killed and one requeued."""
+"""``archbench slurm prepare``: its commands, and an array of tasks, one of them killed and one requeued."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from experiments.runtime.errors import ConfigError
-from slurm.cluster import ClusterConfig
-from slurm.prepare import SubmitPreparationConfig, commands, split
-from tests import ROOT
+from archbench.experiments.runtime.errors import ConfigError
+from archbench.slurm.cluster import ClusterConfig
+from archbench.slurm.prepare import SubmitPreparationConfig, commands, split
+from tests import ROOT, SOURCE
 from tests.slurm import jobs
 
 
@@ -51,7 +51,9 @@ def test_the_array_waits_for_the_plan_and_the_merge_for_the_array(tmp_path: Path
 
 
 def test_a_dry_run_submits_nothing(tmp_path: Path) -> None:
-    printed = jobs.module("slurm.prepare", "task=fineweb_edu", "tasks=2", "cluster=slurm/cluster.env.example")
+    printed = jobs.module(
+        "archbench.slurm.prepare", "task=fineweb_edu", "tasks=2", "cluster=slurm/cluster.env.example"
+    )
     *shown, said, command = printed.splitlines()
     assert [line.partition(": sbatch ")[0].strip() for line in shown] == ["plan", "parts", "merge"]
     assert "Nothing was submitted" in said
@@ -61,7 +63,7 @@ def test_a_dry_run_submits_nothing(tmp_path: Path) -> None:
 
 SLOW = """
 import time
-from experiments.data.preparation import part
+from archbench.experiments.data.preparation import part
 
 honest = part.Worker.write
 def slow(worker, wanted):
@@ -98,10 +100,15 @@ def test_tasks_of_an_array_write_what_one_process_does(
     words = ("task=fineweb_edu", f"task.dataset={made}", f"runs={tmp_path / 'runs'}")
     (tmp_path / "slow").mkdir()
     (tmp_path / "slow" / "sitecustomize.py").write_text(SLOW)
-    monkeypatch.setenv("PYTHONPATH", f"{tmp_path / 'slow'}:{ROOT}")
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path / 'slow'}:{SOURCE}")
     cache, alone = tmp_path / "array", tmp_path / "alone"
     printed = jobs.module(
-        "slurm.prepare", *words, f"task.cache_dir={cache}", f"cluster={low}", "tasks=3", "submit=true"
+        "archbench.slurm.prepare",
+        *words,
+        f"task.cache_dir={cache}",
+        f"cluster={low}",
+        "tasks=3",
+        "submit=true",
     )
     ids = {
         line.split(":")[0]: line.split()[2].rstrip(":") for line in printed.splitlines() if ": job" in line
@@ -127,8 +134,8 @@ def test_tasks_of_an_array_write_what_one_process_does(
     assert " 0 of them now" not in said, "the killed task left nothing to be made"
     assert "ready; examples" in said
 
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    jobs.module("experiments.prepare", *words, f"task.cache_dir={alone}", "processes=1")
+    monkeypatch.setenv("PYTHONPATH", str(SOURCE))
+    jobs.module("archbench.experiments.prepare", *words, f"task.cache_dir={alone}", "processes=1")
     files = [{path.name: path.read_bytes() for path in folder.glob("*/*")} for folder in (cache, alone)]
     assert set(files[0]) == {"train.bin", "validation.bin", "test.bin", "meta.json"}
     assert files[0] == files[1]

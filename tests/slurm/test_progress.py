@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from slurm.progress import Progress, progress
-from slurm.submission import StudyRun
+from archbench.slurm.progress import Progress, progress
+from archbench.slurm.submission import StudyRun
 from tests.results import row, write_result
 
 

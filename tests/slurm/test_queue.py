@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from experiments.runtime.errors import RunError
-from slurm.queue import call
+from archbench.experiments.runtime.errors import RunError
+from archbench.slurm.queue import call
 
 
 def test_a_command_that_is_missing_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

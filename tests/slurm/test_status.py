@@ -1,4 +1,4 @@
-"""Status that slurm.status prints of a run, from its folder and its task in the queue."""
+"""Status that archbench.slurm.status prints of a run, from its folder and its task in the queue."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 import rich.console
 
-from slurm import status
-from slurm.progress import Progress
-from slurm.queue import Task
-from slurm.status import Row, main, state_of, tables
-from slurm.submission import StudyRun, new_folder, write_submission
+from archbench.slurm import status
+from archbench.slurm.progress import Progress
+from archbench.slurm.queue import Task
+from archbench.slurm.status import Row, main, state_of, tables
+from archbench.slurm.submission import StudyRun, new_folder, write_submission
 from tests.results import row, write_result
 
 PENDING, RUNNING, ENDING = (Task(job="7_0", state=state) for state in ("PENDING", "RUNNING", "COMPLETING"))

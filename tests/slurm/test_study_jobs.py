@@ -13,10 +13,10 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from analysis.load.study import load_study
-from analysis.stats.arms import arm_table
-from slurm.queue import queued_tasks
-from slurm.submission import StudyRun, submissions
+from archbench.analysis.load.study import load_study
+from archbench.analysis.stats.arms import arm_table
+from archbench.slurm.queue import queued_tasks
+from archbench.slurm.submission import StudyRun, submissions
 from tests.slurm import jobs
 
 pytestmark = pytest.mark.slurm
@@ -35,13 +35,13 @@ class Story:
     submitted: dict[int, StudyRun] = field(default_factory=dict)
     """By the array task of the first submission."""
     states: dict[str, dict[int, str]] = field(default_factory=dict)
-    """The state of each run in the table of slurm.status, by when."""
+    """The state of each run in the table of archbench.slurm.status, by when."""
     hashes: dict[str, dict[Path, str]] = field(default_factory=dict)
     """Of every file of the runs that were left alone, before and after."""
     accounts: dict[int, str] = field(default_factory=dict)
 
     def see(self, when: str) -> None:
-        printed = jobs.module("slurm.status", "study=six", f"runs={self.runs}")
+        printed = jobs.module("archbench.slurm.status", "study=six", f"runs={self.runs}")
         self.printed[when] = printed
         table = printed.partition("\n\n")[0]  # the next one is of jobs
         rows = [line.split() for line in table.splitlines() if "-recall-nano " in line]
@@ -65,7 +65,7 @@ def story(local_slurm: None, tmp_path_factory: pytest.TempPathFactory) -> Story:
     desk = tmp_path_factory.mktemp("six")
     low = jobs.cluster_file(desk, "low")
     seen = Story(runs=desk / "runs", undisturbed=desk / "undisturbed")
-    submit = ("slurm.submit", *STUDY, f"runs={seen.runs}", f"cluster={low}")
+    submit = ("archbench.slurm.submit", *STUDY, f"runs={seen.runs}", f"cluster={low}")
 
     seen.printed["dry"] = jobs.module(*submit)
     assert {path.name for path in seen.runs.iterdir()} <= {"multirun.yaml"}, "a dry run left something"
@@ -104,7 +104,7 @@ def story(local_slurm: None, tmp_path_factory: pytest.TempPathFactory) -> Story:
     seen.printed["done"] = jobs.module(*submit, "submit=true")
 
     words = (*STUDY, f"runs={seen.undisturbed}", "hydra/launcher=parallel")
-    subprocess.run([sys.executable, "-m", "experiments.train", *words], cwd=jobs.ROOT, check=True)
+    subprocess.run([sys.executable, "-m", "archbench.experiments.train", *words], cwd=jobs.ROOT, check=True)
     return seen
 
 
@@ -170,7 +170,7 @@ def test_a_study_of_runs_on_two_nodes_equals_one_process(low: Path, tmp_path: Pa
     runs, alone = tmp_path / "runs", tmp_path / "alone"
     words = (*jobs.CELL, "study.name=large", "seed=0,1", "parallel=fsdp")
     wide = (*words, "backbone=decoder", "parallel.nodes=2", "parallel.gpus_per_node=2", f"runs={runs}")
-    jobs.module("slurm.submit", "-m", *wide, f"cluster={low}", "submit=true")
+    jobs.module("archbench.slurm.submit", "-m", *wide, f"cluster={low}", "submit=true")
     (sent,) = submissions(runs / "large")
     jobs.hold((sent.runs[0].words, Path(sent.runs[0].folder)))
     tasks = {index: task for (_, index), task in queued_tasks([sent.name]).items()}
@@ -181,12 +181,12 @@ def test_a_study_of_runs_on_two_nodes_equals_one_process(low: Path, tmp_path: Pa
     jobs.kill(sent.runs[0].words, signal.SIGCONT)
     jobs.wait_until_gone(f"--name={sent.name},{sent.name}-analysis")
     assert "resumed at step" in (sent.folder / "0.out").read_text()
-    printed = jobs.module("slurm.status", "study=large", f"runs={runs}")
+    printed = jobs.module("archbench.slurm.status", "study=large", f"runs={runs}")
     assert printed.splitlines()[-1] == "2 runs: 2 done"
     assert "goodput" in printed
 
     single = (*words, "backbone=decoder", f"runs={alone}", "hydra/launcher=parallel")
-    jobs.module("experiments.train", "-m", *single)
+    jobs.module("archbench.experiments.train", "-m", *single)
     here, there = load_study(runs, "large"), load_study(alone, "large")
     assert list(here["cell"]) == list(there["cell"])
     assert list(here["score"]) == pytest.approx(list(there["score"]), abs=0.01)
@@ -196,7 +196,7 @@ def test_a_study_of_runs_on_two_nodes_equals_one_process(low: Path, tmp_path: Pa
 def test_runs_share_a_task_and_one_that_fails_leaves_the_others_alone(low: Path, tmp_path: Path) -> None:
     runs = tmp_path / "runs"
     words = (*jobs.CELL, "study.name=pair", "optimizer.learning_rate=0.003,1e30", f"runs={runs}")
-    jobs.module("slurm.submit", "-m", *words, f"cluster={low}", "runs_per_task=2", "submit=true")
+    jobs.module("archbench.slurm.submit", "-m", *words, f"cluster={low}", "runs_per_task=2", "submit=true")
     (sent,) = submissions(runs / "pair")
     assert [run.task for run in sent.runs] == [0, 0]
     array = next(iter(queued_tasks([sent.name]).values())).job
@@ -204,6 +204,6 @@ def test_runs_share_a_task_and_one_that_fails_leaves_the_others_alone(low: Path,
     assert [run.status for run in sent.runs] == ["complete", "diverged"]
     assert jobs.sacct(array) == "FAILED|4:0"
     assert (sent.folder / "0.out").read_text().count("restart") == 1
-    printed = jobs.module("slurm.status", "study=pair", f"runs={runs}")
+    printed = jobs.module("archbench.slurm.status", "study=pair", f"runs={runs}")
     assert "2 runs: 1 done, 1 diverged" in printed or "2 runs: 1 diverged, 1 done" in printed
     assert "weights were not updated" in printed

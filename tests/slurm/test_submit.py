@@ -1,4 +1,4 @@
-"""What slurm.submit would submit, and the file of cluster settings; no cluster is asked."""
+"""What archbench.slurm.submit would submit, and the file of cluster settings; no cluster is asked."""
 
 from __future__ import annotations
 
@@ -14,16 +14,24 @@ from types import SimpleNamespace
 
 import pytest
 
-from experiments.config.schema import DeviceConfig, ParallelConfig
-from experiments.config.study import study_command
-from experiments.runtime.errors import ConfigError, RunError
-from slurm import submit
-from slurm.allocation import Allocation, TimeLimits, allocation, minutes
-from slurm.cluster import ClusterConfig, read_cluster
-from slurm.jobs import commands, submit_jobs
-from slurm.queue import Task
-from slurm.submission import StudyRun, Submission, new_folder, read_submission, submissions, write_submission
-from slurm.submit import SubmitConfig, assign, missing, split
+from archbench.experiments.config.schema import DeviceConfig, ParallelConfig
+from archbench.experiments.config.study import study_command
+from archbench.experiments.runtime.errors import ConfigError, RunError
+from archbench.slurm import submit
+from archbench.slurm.allocation import Allocation, TimeLimits, allocation, minutes
+from archbench.slurm.cluster import ClusterConfig, read_cluster
+from archbench.slurm.jobs import commands, submit_jobs
+from archbench.slurm.queue import Task
+from archbench.slurm.submission import (
+    StudyRun,
+    Submission,
+    new_folder,
+    read_submission,
+    submissions,
+    write_submission,
+)
+from archbench.slurm.submit import SubmitConfig, assign, missing, split
+from tests import SOURCE
 from tests.results import write_result
 from tests.slurm import jobs
 
@@ -52,7 +60,9 @@ def test_a_dry_run_composes_the_runs_as_training_does(tmp_path: Path) -> None:
     words = ("-m", *jobs.CELL, "backbone=decoder,encoder", "objective=causal_lm", "seed=0,1", "study.name=x")
     (tmp_path / "c.env").write_text("CLUSTER_PARTITION=gpu\nCLUSTER_TIME=01:00:00\n")
     asked = (*words, f"runs={runs}", f"cluster={tmp_path / 'c.env'}", "runs_per_task=2", "max_running=3")
-    printed = jobs.module("slurm.submit", *asked, expected=2)  # the pair that cannot be, as in a sweep
+    printed = jobs.module(
+        "archbench.slurm.submit", *asked, expected=2
+    )  # the pair that cannot be, as in a sweep
     assert printed.count("objective=causal_lm needs a causal backbone") == 2
     assert "2 runs, 0 ended, 0 in the queue, 2 to submit" in printed
     lines = [line for line in printed.splitlines() if "sbatch" in line]
@@ -125,7 +135,7 @@ def test_the_jobs_wait_for_each_other_and_take_what_the_cluster_file_says(tmp_pa
     assert "--constraint=a b" in jobs["runs"]
     assert "--dependency=afterany:$runs" in jobs["analysis"]
     assert not any("gpus" in word for name in ("prepare", "analysis") for word in jobs[name])
-    assert jobs["prepare"][-2:] == ["experiments.prepare", "study=study"]
+    assert jobs["prepare"][-2:] == ["archbench.experiments.prepare", "study=study"]
 
 
 def test_runs_that_ask_for_different_resources_are_arrays_of_one_name(tmp_path: Path) -> None:
@@ -270,12 +280,13 @@ def test_a_closed_pipe_does_not_leave_half_a_study(tmp_path: Path, monkeypatch: 
     notes = stub_slurm(tmp_path, monkeypatch, sbatch="echo 41")
     program = tmp_path / "program.py"
     program.write_text(
-        "from experiments.runtime.streams import guard_streams\nfrom slurm.jobs import submit_jobs\n"
+        "from archbench.experiments.runtime.streams import guard_streams\n"
+        "from archbench.slurm.jobs import submit_jobs\n"
         "guard_streams()  # as every command does\n"
         "for _ in range(20_000):\n    print('a line that nobody reads')\n"
         f"print(*submit_jobs({JOBS}))\nprint('end')\n"
     )
-    command = f"PYTHONPATH={jobs.ROOT} {sys.executable} {program} | head -1"
+    command = f"PYTHONPATH={SOURCE} {sys.executable} {program} | head -1"
     done = subprocess.run(command, shell=True, capture_output=True, text=True, timeout=60)
     assert done.stderr == ""
     assert notes.read_text().splitlines() == [
@@ -394,7 +405,7 @@ def test_hostile_words_reach_sbatch_as_they_are(tmp_path: Path, calls: Callable[
 def test_job_scripts_hand_hostile_words_on_as_they_are(
     tmp_path: Path, calls: Callable[[], list[list[str]]], script: str
 ) -> None:
-    words = ["experiments.prepare", *(f"+study.values.note={value}" for value in HOSTILE)]
+    words = ["archbench.experiments.prepare", *(f"+study.values.note={value}" for value in HOSTILE)]
     environment = os.environ | {"ARCHBENCH_CLUSTER": str(jobs.cluster_file(tmp_path, "cpu"))}
     (tmp_path / "cpu.env").write_text("CLUSTER_PYTHON=recorder\n")
     subprocess.run(["bash", f"slurm/{script}", *words], check=True, env=environment, cwd=jobs.ROOT)

@@ -22,7 +22,7 @@ def commands(name: str, cluster: Path, tmp_path: Path) -> list[list[str]]:
     """Return the sbatch commands that submission of a track's study prints, as words."""
     words, runs = TRACKS[name]
     asked = (f"study=track/{name}", *words.split(), "backbone=decoder,mamba2", f"runs={tmp_path / 'runs'}")
-    printed = jobs.module("slurm.submit", *asked, f"cluster={cluster}")
+    printed = jobs.module("archbench.slurm.submit", *asked, f"cluster={cluster}")
     assert f"{runs} runs, 0 ended, 0 in the queue, {runs} to submit" in printed
     lines = [line.partition(": ")[2] for line in printed.splitlines() if line.startswith("  ")]
     return [shlex.split(line) for line in lines if line.startswith("sbatch ")]

@@ -102,7 +102,7 @@ def test_processes_on_two_nodes_find_each_other(low: Path, tmp_path: Path) -> No
     worker.write_text(
         textwrap.dedent(f"""
         import sys
-        from slurm import work
+        from archbench.slurm import work
         whole = work.step
         def step(words, environment, packed):
             command = whole(words, environment, packed)
@@ -139,7 +139,7 @@ def test_a_run_on_two_nodes_is_preempted_and_goes_on(low: Path, tmp_path: Path, 
     assert jobs.sacct(job) == "COMPLETED|0:0", log.read_text()
     assert "resumed at step" in log.read_text()
     assert jobs.result(folder)["status"] == "complete"
-    jobs.module("experiments.train", *jobs.CELL, f"runs={tmp_path / 'alone'}")
+    jobs.module("archbench.experiments.train", *jobs.CELL, f"runs={tmp_path / 'alone'}")
     alone = jobs.result(jobs.only_run(tmp_path / "alone"))
     assert jobs.result(folder)["metrics"][0]["value"] == pytest.approx(alone["metrics"][0]["value"], abs=0.01)
 
@@ -152,7 +152,7 @@ def test_torchrun_in_a_step_trains_the_same_run(low: Path, tmp_path: Path) -> No
     torchrun = f"{sys.executable} -m torch.distributed.run --nnodes=2 --nproc-per-node=1 {rendezvous}"
     job = jobs.sbatch(
         "--partition=low", "--nodes=2", "--ntasks-per-node=1", "--mem=1000M", f"--output={log}",
-        f"--wrap=srun {torchrun} -m experiments.train {words}",
+        f"--wrap=srun {torchrun} -m archbench.experiments.train {words}",
     )  # fmt: skip
     jobs.wait_until_gone(f"--job={job}")
     assert jobs.sacct(job) == "COMPLETED|0:0", log.read_text()

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from slurm import work
-from slurm.work import Job, requeue, step
+from archbench.slurm import work
+from archbench.slurm.work import Job, requeue, step
 
-TRAIN = [sys.executable, "-m", "experiments.train", "seed=1"]
+TRAIN = [sys.executable, "-m", "archbench.experiments.train", "seed=1"]
 USR1, TERM = signal.SIGUSR1, signal.SIGTERM
 
 

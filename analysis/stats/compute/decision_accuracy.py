@@ -14,11 +14,11 @@ import math
 import numpy as np
 import pandas as pd
 
-from analysis.stats.arms import in_finished_arms
-from analysis.stats.comparisons import comparisons, verdict_of
-from analysis.stats.compute.multiplier import SAME_BUDGET
-from analysis.stats.compute.multipliers import GROUP
-from analysis.stats.targets.performance_profile import lines
+from archbench.analysis.stats.arms import in_finished_arms
+from archbench.analysis.stats.comparisons import comparisons, verdict_of
+from archbench.analysis.stats.compute.multiplier import SAME_BUDGET
+from archbench.analysis.stats.compute.multipliers import GROUP
+from archbench.analysis.stats.targets.performance_profile import lines
 
 COLUMNS = [
     *GROUP, "scale", "flops", "largest_flops", "models", "pairs", "accuracy", "decided", "same", "reversed",

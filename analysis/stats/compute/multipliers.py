@@ -14,10 +14,10 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from analysis.stats.arms import in_finished_arms, mixed_data, study_setting
-from analysis.stats.compute.multiplier import DRAWS, SAME_BUDGET, Baseline, Curve, Multiplier
-from analysis.stats.targets.performance_profile import lines
-from analysis.stats.trusted_speeds import with_trusted_speeds
+from archbench.analysis.stats.arms import in_finished_arms, mixed_data, study_setting
+from archbench.analysis.stats.compute.multiplier import DRAWS, SAME_BUDGET, Baseline, Curve, Multiplier
+from archbench.analysis.stats.targets.performance_profile import lines
+from archbench.analysis.stats.trusted_speeds import with_trusted_speeds
 
 GROUP = ["task", "likelihood", "metric"]
 COLUMNS = [

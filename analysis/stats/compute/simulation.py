@@ -1,6 +1,6 @@
 """Error rates of the verdicts over compute, and coverage of the intervals of multipliers, by simulation.
 
-    python -m analysis.stats.compute.simulation [STUDIES]
+    python -m archbench.analysis.stats.compute.simulation [STUDIES]
 
 Prints a table of ``docs/statistics.md``; the default is 400 studies for each case. A study has a baseline
 and four equal models at four budgets, with the correction for four models. Its scores are those of a planted
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from analysis.stats.compute.multiplier import Comparison, Curve, compare_compute
+from archbench.analysis.stats.compute.multiplier import Comparison, Curve, compare_compute
 
 BUDGETS = (4e10, 1.3e11, 4e11, 1.3e12)
 MODELS = 4

@@ -12,13 +12,13 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from analysis.load.run_config import flat_config
-from analysis.load.study import load_study
-from analysis.stats.intervals import ratio_residuals
-from analysis.stats.learning_rates.bracket import tune
-from experiments.runtime.errors import DataError
-from experiments.tracking.run_files import read_result
-from experiments.tracking.run_folder import RunFolder
+from archbench.analysis.load.run_config import flat_config
+from archbench.analysis.load.study import load_study
+from archbench.analysis.stats.intervals import ratio_residuals
+from archbench.analysis.stats.learning_rates.bracket import tune
+from archbench.experiments.runtime.errors import DataError
+from archbench.experiments.tracking.run_files import read_result
+from archbench.experiments.tracking.run_folder import RunFolder
 
 MODEL = ["task", "scale", "axis", "target", "backbone"]
 """Columns that identify a model; ``target`` is its size on ``axis``, NaN if widths are configured."""

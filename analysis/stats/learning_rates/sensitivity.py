@@ -6,8 +6,8 @@ import math
 
 import pandas as pd
 
-from analysis.stats.learning_rates.choice import best_rate, rate_means
-from analysis.stats.targets.performance_profile import lines
+from archbench.analysis.stats.learning_rates.choice import best_rate, rate_means
+from archbench.analysis.stats.targets.performance_profile import lines
 
 FEW = 3
 """Minimum number of learning rates of a curve."""

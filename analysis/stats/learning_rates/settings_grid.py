@@ -6,7 +6,7 @@ import math
 
 import pandas as pd
 
-from analysis.stats.intervals import mean_interval
+from archbench.analysis.stats.intervals import mean_interval
 
 GROUP = ["task", "scale", "backbone", "objective"]
 """Columns that identify a grid."""

@@ -7,12 +7,12 @@ from itertools import combinations
 import numpy as np
 import pandas as pd
 
-from analysis.load.scale_order import TASK_SCALE, scale_groups
-from analysis.stats.arms import arm_table, declared_baseline, finished, likelihood_group, ranked
-from analysis.stats.comparisons import comparisons, verdict_of
-from analysis.stats.targets.steps_to_loss import first_reached, validation_curve
-from analysis.stats.verdicts.family import MIN_SEEDS
-from analysis.stats.verdicts.verdict import BETTER, WORSE
+from archbench.analysis.load.scale_order import TASK_SCALE, scale_groups
+from archbench.analysis.stats.arms import arm_table, declared_baseline, finished, likelihood_group, ranked
+from archbench.analysis.stats.comparisons import comparisons, verdict_of
+from archbench.analysis.stats.targets.steps_to_loss import first_reached, validation_curve
+from archbench.analysis.stats.verdicts.family import MIN_SEEDS
+from archbench.analysis.stats.verdicts.verdict import BETTER, WORSE
 
 LEVELS = 8
 

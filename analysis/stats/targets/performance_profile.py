@@ -10,11 +10,11 @@ import math
 
 import pandas as pd
 
-from analysis.load.scale_order import scale_groups
-from analysis.stats.aggregates import Interval, interquartile_mean, probability_of_improvement
-from analysis.stats.arms import finished, mixed_data, study_setting
-from analysis.stats.grid import Grid
-from analysis.stats.intervals import SHARES
+from archbench.analysis.load.scale_order import scale_groups
+from archbench.analysis.stats.aggregates import Interval, interquartile_mean, probability_of_improvement
+from archbench.analysis.stats.arms import finished, mixed_data, study_setting
+from archbench.analysis.stats.grid import Grid
+from archbench.analysis.stats.intervals import SHARES
 
 MIN_TASKS = 3
 NOTE = (

@@ -13,11 +13,11 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from analysis.load.scale_order import task_label
-from analysis.stats.arms import arm_table, finished
-from analysis.stats.grid import Grid
-from analysis.stats.intervals import mean_interval
-from analysis.stats.trusted_speeds import disturbed_studies
+from archbench.analysis.load.scale_order import task_label
+from archbench.analysis.stats.arms import arm_table, finished
+from archbench.analysis.stats.grid import Grid
+from archbench.analysis.stats.intervals import mean_interval
+from archbench.analysis.stats.trusted_speeds import disturbed_studies
 
 AXES = ("step", "tokens", "flops", "seconds")
 NOT_REACHED = "not reached"

@@ -15,8 +15,8 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.stats.arms import finished
-from analysis.stats.targets.steps_to_loss import first_reached
+from archbench.analysis.stats.arms import finished
+from archbench.analysis.stats.targets.steps_to_loss import first_reached
 
 COLUMNS = ["task", "arm", "target", "reached", "runs", "tokens", "flops"]
 FACTORS = (1.0, 1.25, 1.5, 2.0, 3.0, 5.0)

@@ -17,9 +17,9 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from analysis.stats.verdicts.family import LEVEL
-from analysis.stats.verdicts.pair_errors import Array
-from analysis.stats.verdicts.verdict import BETTER, UNDECIDED, WORSE, Verdict
+from archbench.analysis.stats.verdicts.family import LEVEL
+from archbench.analysis.stats.verdicts.pair_errors import Array
+from archbench.analysis.stats.verdicts.verdict import BETTER, UNDECIDED, WORSE, Verdict
 
 RESAMPLES = 4000
 DEPENDS_ON_DOCUMENTS = "depends on the documents"

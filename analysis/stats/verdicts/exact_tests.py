@@ -7,7 +7,7 @@ from functools import cache
 import numpy as np
 from scipy import stats
 
-from analysis.stats.verdicts.pair_errors import Array
+from archbench.analysis.stats.verdicts.pair_errors import Array
 
 RATES = 400
 """Number of values of the common rate over which Boschloo's test maximises the probability."""

@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import special, stats
 
-from analysis.stats.verdicts.pair_errors import Array, PairErrors, Pairs
+from archbench.analysis.stats.verdicts.pair_errors import Array, PairErrors, Pairs
 
 LEVEL = 0.05
 POWER = 0.80

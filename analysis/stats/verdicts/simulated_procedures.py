@@ -16,9 +16,9 @@ import numpy as np
 import numpy.typing as npt
 from scipy import special, stats
 
-from analysis.stats.verdicts.exact_tests import boschloo_table
-from analysis.stats.verdicts.family import LEVEL, pairs_of
-from analysis.stats.verdicts.pair_errors import Array, PairErrors, Pairs, paired, welch
+from archbench.analysis.stats.verdicts.exact_tests import boschloo_table
+from archbench.analysis.stats.verdicts.family import LEVEL, pairs_of
+from archbench.analysis.stats.verdicts.pair_errors import Array, PairErrors, Pairs, paired, welch
 
 SOLVED = 0.95
 

@@ -1,6 +1,6 @@
 """Error rates and power of the verdict, by simulation.
 
-    python -m analysis.stats.verdicts.simulation [REPLICATES]
+    python -m archbench.analysis.stats.verdicts.simulation [REPLICATES]
 
 Prints the table of ``docs/statistics.md``; the default is 4,000 replicates. A family-wise error is the
 largest, over 2 to 12 models, all pairs and against a baseline, of the fraction of studies in which any two
@@ -15,9 +15,9 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 from scipy import stats
 
-from analysis.stats.verdicts.family import LEVEL, MIN_SEEDS, MOST_SEEDS, POWER
-from analysis.stats.verdicts.pair_errors import Array, welch
-from analysis.stats.verdicts.simulated_procedures import (
+from archbench.analysis.stats.verdicts.family import LEVEL, MIN_SEEDS, MOST_SEEDS, POWER
+from archbench.analysis.stats.verdicts.pair_errors import Array, welch
+from archbench.analysis.stats.verdicts.simulated_procedures import (
     Procedure,
     Studies,
     killed_seed,

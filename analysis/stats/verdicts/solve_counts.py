@@ -20,10 +20,17 @@ from itertools import combinations
 import numpy as np
 from scipy import stats
 
-from analysis.stats.intervals import rate_difference_interval
-from analysis.stats.verdicts.exact_tests import boschloo, boschloo_table
-from analysis.stats.verdicts.family import LEVEL, MIN_SEEDS, MOST_SEEDS, POWER, correct, interval_level
-from analysis.stats.verdicts.verdict import BETTER, SEED_COUNTS, UNDECIDED, WORSE, Verdict, untested
+from archbench.analysis.stats.intervals import rate_difference_interval
+from archbench.analysis.stats.verdicts.exact_tests import boschloo, boschloo_table
+from archbench.analysis.stats.verdicts.family import (
+    LEVEL,
+    MIN_SEEDS,
+    MOST_SEEDS,
+    POWER,
+    correct,
+    interval_level,
+)
+from archbench.analysis.stats.verdicts.verdict import BETTER, SEED_COUNTS, UNDECIDED, WORSE, Verdict, untested
 
 COUNT_TEST = "Boschloo, solve rate"
 Counts = tuple[int, int]

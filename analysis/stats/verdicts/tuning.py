@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pandas as pd
 
-from analysis.stats.verdicts.verdict import BETTER, UNDECIDED, WORSE, Verdict
+from archbench.analysis.stats.verdicts.verdict import BETTER, UNDECIDED, WORSE, Verdict
 
 DEPENDS_ON_TUNING = "depends on tuning"
 """Reason of a verdict that holds only at the best learning rate and batch size of the better model."""

@@ -13,8 +13,8 @@ from itertools import combinations
 
 import numpy as np
 
-from analysis.stats.verdicts.family import LEVEL, MIN_SEEDS, Family, family_of, pairs_of
-from analysis.stats.verdicts.pair_errors import paired, welch
+from archbench.analysis.stats.verdicts.family import LEVEL, MIN_SEEDS, Family, family_of, pairs_of
+from archbench.analysis.stats.verdicts.pair_errors import paired, welch
 
 BETTER, WORSE, EQUIVALENT, UNDECIDED = "better", "worse", "equivalent", "undecided"
 SEED_COUNTS = {0: "no seed", 1: "one seed", 2: "two seeds"}

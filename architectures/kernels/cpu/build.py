@@ -26,7 +26,7 @@ from typing import Any
 
 from torch import Tensor
 
-from architectures.kernels.cpu.instruction_sets import compiler_flag
+from archbench.architectures.kernels.cpu.instruction_sets import compiler_flag
 
 COMPILERS = ("c++", "g++", "clang++")
 FLAGS = (

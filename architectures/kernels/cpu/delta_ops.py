@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from architectures.kernels.cpu.build import call, rows
+from archbench.architectures.kernels.cpu.build import call, rows
 
 LINEAR, DELTA, APART = range(3)
 """Numbers of the kernel: without a recall, with one by the key that is written, with vectors apart."""

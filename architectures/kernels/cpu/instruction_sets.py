@@ -1,7 +1,7 @@
 """The instruction set that the C++ kernels are compiled for, and how to force another.
 
     ARCHBENCH_ISA=avx2 archbench doctor                                      only the kernels
-    python -m architectures.kernels.cpu.instruction_sets avx2 make compare   also PyTorch's libraries
+    python -m archbench.architectures.kernels.cpu.instruction_sets avx2 make compare
 
 The environment variable ``ARCHBENCH_ISA`` sets the flags of the compiler: ``native`` (the default),
 ``avx512``, ``avx2`` or ``sse2``. PyTorch, MKL and oneDNN have separate variables, which they read when

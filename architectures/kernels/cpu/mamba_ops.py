@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from architectures.kernels.cpu.build import call, rows
+from archbench.architectures.kernels.cpu.build import call, rows
 
 NORMS = ("none", "after_gate", "before_gate")
 THEN = ("nothing", "silu", "add")

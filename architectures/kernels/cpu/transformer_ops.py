@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from architectures.kernels.cpu.build import call
+from archbench.architectures.kernels.cpu.build import call
 
 ACTIVATIONS = ("silu", "gelu_tanh", "gelu")
 """In the order of their indices in the kernel."""

@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from architectures.kernels.cpu import build
+from archbench.architectures.kernels.cpu import build
 
 NEVER = 2**62
 GAIN = 1.15

@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from architectures.kernels.pointwise import path
-from architectures.layers.attention.config import AttentionConfig
-from architectures.layers.attention.functional import (
+from archbench.architectures.kernels.pointwise import path
+from archbench.architectures.layers.attention.config import AttentionConfig
+from archbench.architectures.layers.attention.functional import (
     FLEX_WIDTH,
     Once,
     Scores,
@@ -22,7 +22,7 @@ from architectures.layers.attention.functional import (
     attention_mask,
     without_cudnn,
 )
-from architectures.layers.attention.kv_cache import (
+from archbench.architectures.layers.attention.kv_cache import (
     EMPTY,
     Cache,
     ContiguousCache,
@@ -30,8 +30,8 @@ from architectures.layers.attention.kv_cache import (
     PagedCache,
     RingCache,
 )
-from architectures.layers.block import Mixer
-from architectures.layers.context import Context
+from archbench.architectures.layers.block import Mixer
+from archbench.architectures.layers.context import Context
 
 
 class SoftmaxAttention(Mixer):

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from architectures.layers.attention.functional import KERNELS
-from architectures.layers.layer_pattern import check_pattern, format_pattern, layer_type, pattern_types
+from archbench.architectures.layers.attention.functional import KERNELS
+from archbench.architectures.layers.layer_pattern import (
+    check_pattern,
+    format_pattern,
+    layer_type,
+    pattern_types,
+)
 
 LAYER_TYPES = ("global", "local")
 CACHES = ("contiguous", "paged", "int8")

@@ -13,11 +13,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from architectures.layers.attention.config import AttentionConfig
-from architectures.layers.attention.kv_cache import Cache
-from architectures.layers.attention.multi_head import Attention
-from architectures.layers.context import Context
-from architectures.layers.normalization import RMSNorm
+from archbench.architectures.layers.attention.config import AttentionConfig
+from archbench.architectures.layers.attention.kv_cache import Cache
+from archbench.architectures.layers.attention.multi_head import Attention
+from archbench.architectures.layers.context import Context
+from archbench.architectures.layers.normalization import RMSNorm
 
 LAMBDA_STD = 0.1
 """Standard deviation of the vectors of lambda at initialisation."""

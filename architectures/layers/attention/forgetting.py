@@ -13,9 +13,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from architectures.layers.attention.config import AttentionConfig
-from architectures.layers.attention.multi_head import Attention
-from architectures.layers.context import Context
+from archbench.architectures.layers.attention.config import AttentionConfig
+from archbench.architectures.layers.attention.multi_head import Attention
+from archbench.architectures.layers.context import Context
 
 WIDTH_MULTIPLE = 4
 """Heads are widened to a multiple of it, as PyTorch's backward pass on a CPU is slow at other widths."""

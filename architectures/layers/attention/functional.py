@@ -18,8 +18,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from architectures.kernels.attention import blockwise
-from architectures.kernels.pointwise import path
+from archbench.architectures.kernels.attention import blockwise
+from archbench.architectures.kernels.pointwise import path
 
 KERNELS = ("auto", "reference", "sdpa", "flex")
 FLEX_WIDTH = 16

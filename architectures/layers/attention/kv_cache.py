@@ -16,7 +16,7 @@ from collections import Counter
 import torch
 from torch import Tensor
 
-from architectures.layers.context import Context
+from archbench.architectures.layers.context import Context
 
 EMPTY = -1
 """Position of an empty slot."""

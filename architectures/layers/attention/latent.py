@@ -14,13 +14,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from architectures.backbone import Flops, linear_flops
-from architectures.layers.attention.base import SoftmaxAttention
-from architectures.layers.attention.config import AttentionConfig
-from architectures.layers.attention.kv_cache import Cache
-from architectures.layers.canon import filtered
-from architectures.layers.context import Context
-from architectures.layers.positions import PositionsConfig, Rotary
+from archbench.architectures.backbone import Flops, linear_flops
+from archbench.architectures.layers.attention.base import SoftmaxAttention
+from archbench.architectures.layers.attention.config import AttentionConfig
+from archbench.architectures.layers.attention.kv_cache import Cache
+from archbench.architectures.layers.canon import filtered
+from archbench.architectures.layers.context import Context
+from archbench.architectures.layers.positions import PositionsConfig, Rotary
 
 LATENT_EPS = 1e-6
 """Added to the mean square in the norms of the latents, independent of other norms (DeepSeek)."""

@@ -11,16 +11,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from architectures.backbone import Flops, linear_flops
-from architectures.kernels.cpu.decode.dispatch import Branch, DecodeSpec, ResidualSpec
-from architectures.kernels.cpu.decode.transformer import attention_branch, cross_attention_branch
-from architectures.layers.attention.base import SoftmaxAttention
-from architectures.layers.attention.config import AttentionConfig
-from architectures.layers.attention.kv_cache import Cache
-from architectures.layers.canon import filtered
-from architectures.layers.context import Context
-from architectures.layers.normalization import make_norm
-from architectures.layers.positions import (
+from archbench.architectures.backbone import Flops, linear_flops
+from archbench.architectures.kernels.cpu.decode.dispatch import Branch, DecodeSpec, ResidualSpec
+from archbench.architectures.kernels.cpu.decode.transformer import attention_branch, cross_attention_branch
+from archbench.architectures.layers.attention.base import SoftmaxAttention
+from archbench.architectures.layers.attention.config import AttentionConfig
+from archbench.architectures.layers.attention.kv_cache import Cache
+from archbench.architectures.layers.canon import filtered
+from archbench.architectures.layers.context import Context
+from archbench.architectures.layers.normalization import make_norm
+from archbench.architectures.layers.positions import (
     PositionsConfig,
     RelativePositionBias,
     Rotary,

@@ -21,16 +21,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from architectures.backbone import Flops, linear_flops
-from architectures.kernels import fla
-from architectures.kernels.backend import check_path
-from architectures.kernels.cpu.mamba_ops import cpp_finish
-from architectures.kernels.pointwise import rms_norm
-from architectures.layers.block import MixerConfig
-from architectures.layers.canon import filtered
-from architectures.layers.context import Context
-from architectures.layers.ssm.causal_conv1d import CausalConvolution, convolved
-from architectures.layers.ssm.recurrent import RecurrentMixer, State, document_starts
+from archbench.architectures.backbone import Flops, linear_flops
+from archbench.architectures.kernels import fla
+from archbench.architectures.kernels.backend import check_path
+from archbench.architectures.kernels.cpu.mamba_ops import cpp_finish
+from archbench.architectures.kernels.pointwise import rms_norm
+from archbench.architectures.layers.block import MixerConfig
+from archbench.architectures.layers.canon import filtered
+from archbench.architectures.layers.context import Context
+from archbench.architectures.layers.ssm.causal_conv1d import CausalConvolution, convolved
+from archbench.architectures.layers.ssm.recurrent import RecurrentMixer, State, document_starts
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,10 +15,15 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from architectures.kernels import fla
-from architectures.kernels.cpu.delta_ops import cpp_delta_rule
-from architectures.layers.linear_attention.chunking import from_chunks, pair_sums, sums_after, to_chunks
-from architectures.layers.linear_attention.dplr import decayed_scores
+from archbench.architectures.kernels import fla
+from archbench.architectures.kernels.cpu.delta_ops import cpp_delta_rule
+from archbench.architectures.layers.linear_attention.chunking import (
+    from_chunks,
+    pair_sums,
+    sums_after,
+    to_chunks,
+)
+from archbench.architectures.layers.linear_attention.dplr import decayed_scores
 
 CHUNK = 64
 """Updates of a chunk, as in the authors' code."""

@@ -14,9 +14,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from architectures.kernels import fla
-from architectures.kernels.cpu.delta_ops import cpp_dplr
-from architectures.layers.linear_attention.chunking import from_chunks, sums_after, to_chunks
+from archbench.architectures.kernels import fla
+from archbench.architectures.kernels.cpu.delta_ops import cpp_dplr
+from archbench.architectures.layers.linear_attention.chunking import from_chunks, sums_after, to_chunks
 
 CHUNK = 64
 """Positions of a chunk: a power of two."""

@@ -9,9 +9,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from architectures.kernels import fla
-from architectures.kernels.cpu.delta_ops import cpp_gated_linear_attention
-from architectures.layers.linear_attention.chunking import from_chunks, sums_after, to_chunks
+from archbench.architectures.kernels import fla
+from archbench.architectures.kernels.cpu.delta_ops import cpp_gated_linear_attention
+from archbench.architectures.layers.linear_attention.chunking import from_chunks, sums_after, to_chunks
 
 CHUNK = 64
 """Positions of a chunk: a power of two."""

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from architectures.layers.linear_attention.chunking import from_chunks, pair_sums, to_chunks
+from archbench.architectures.layers.linear_attention.chunking import from_chunks, pair_sums, to_chunks
 
 CHUNK = 64
 """Positions of a chunk, as in the authors' code."""

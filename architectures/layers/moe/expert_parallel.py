@@ -17,8 +17,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from architectures.layers.moe.dispatch import Run, Weights
-from architectures.layers.moe.experts import BIASES, STACKS, Experts, expert_bias
+from archbench.architectures.layers.moe.dispatch import Run, Weights
+from archbench.architectures.layers.moe.experts import BIASES, STACKS, Experts, expert_bias
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh

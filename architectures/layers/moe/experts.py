@@ -12,14 +12,14 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 
-from architectures.backbone import Flops, linear_flops
-from architectures.kernels.cpu.decode.dispatch import Branch, DecodeSpec, ResidualSpec
-from architectures.kernels.cpu.decode.transformer import experts_branch
-from architectures.layers.block import Auxiliary, FeedForward
-from architectures.layers.context import Context
-from architectures.layers.feedforward import DenseFeedForward, FeedForwardConfig
-from architectures.layers.moe.config import ExpertsConfig
-from architectures.layers.moe.dispatch import (
+from archbench.architectures.backbone import Flops, linear_flops
+from archbench.architectures.kernels.cpu.decode.dispatch import Branch, DecodeSpec, ResidualSpec
+from archbench.architectures.kernels.cpu.decode.transformer import experts_branch
+from archbench.architectures.layers.block import Auxiliary, FeedForward
+from archbench.architectures.layers.context import Context
+from archbench.architectures.layers.feedforward import DenseFeedForward, FeedForwardConfig
+from archbench.architectures.layers.moe.config import ExpertsConfig
+from archbench.architectures.layers.moe.dispatch import (
     Run,
     Weights,
     dispatch,
@@ -30,7 +30,7 @@ from architectures.layers.moe.dispatch import (
     run_loop,
     run_padded,
 )
-from architectures.layers.moe.router import Router, Routing, router_losses
+from archbench.architectures.layers.moe.router import Router, Routing, router_losses
 
 RUNS: dict[str, Run] = {"loop": run_loop, "grouped": run_grouped, "padded": run_padded}
 PATHS = {

@@ -17,11 +17,11 @@ import torch.distributed
 import torch.nn.functional as F
 from torch import Tensor
 
-from architectures.layers.block import BALANCE_SUMS, Auxiliary
-from architectures.layers.context import restart
-from architectures.layers.moe.config import ExpertsConfig
-from architectures.layers.moe.dispatch import count_visits
-from architectures.layers.precise_linear import PreciseLinear
+from archbench.architectures.layers.block import BALANCE_SUMS, Auxiliary
+from archbench.architectures.layers.context import restart
+from archbench.architectures.layers.moe.config import ExpertsConfig
+from archbench.architectures.layers.moe.dispatch import count_visits
+from archbench.architectures.layers.precise_linear import PreciseLinear
 
 
 @dataclass(frozen=True, kw_only=True)

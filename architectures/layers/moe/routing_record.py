@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from architectures.layers.moe.experts import Experts
-from architectures.layers.moe.router import Routing
+from archbench.architectures.layers.moe.experts import Experts
+from archbench.architectures.layers.moe.router import Routing
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from architectures.backbone import Flops, linear_flops
-from architectures.layers.block import Mixer
-from architectures.layers.context import Context
-from architectures.layers.ssm.recurrent import RecurrentMixer
+from archbench.architectures.backbone import Flops, linear_flops
+from archbench.architectures.layers.block import Mixer
+from archbench.architectures.layers.context import Context
+from archbench.architectures.layers.ssm.recurrent import RecurrentMixer
 
 DIRECTIONS = ("tied", "separate")
 

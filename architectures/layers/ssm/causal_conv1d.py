@@ -9,10 +9,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from architectures.kernels.backend import causal_conv1d
-from architectures.kernels.cpu.mamba_ops import cpp_convolution
-from architectures.layers.canon import window_after
-from architectures.layers.context import Context
+from archbench.architectures.kernels.backend import causal_conv1d
+from archbench.architectures.kernels.cpu.mamba_ops import cpp_convolution
+from archbench.architectures.layers.canon import window_after
+from archbench.architectures.layers.context import Context
 
 
 class CausalConvolution(nn.Module):

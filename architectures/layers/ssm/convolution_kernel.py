@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from architectures.layers.ssm.discretization import ALPHA
+from archbench.architectures.layers.ssm.discretization import ALPHA
 
 
 def vandermonde_reference(log_A_DM: Tensor, CB_DM: Tensor, length: int) -> Tensor:

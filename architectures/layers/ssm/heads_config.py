@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import Self
 
-from architectures.layers.block import MixerConfig
+from archbench.architectures.layers.block import MixerConfig
 
 
 @dataclass(frozen=True, kw_only=True)

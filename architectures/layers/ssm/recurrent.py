@@ -12,8 +12,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from architectures.layers.block import Mixer
-from architectures.layers.context import Context
+from archbench.architectures.layers.block import Mixer
+from archbench.architectures.layers.context import Context
 
 State = dict[str, Tensor]
 

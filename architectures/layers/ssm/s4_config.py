@@ -6,9 +6,13 @@ from dataclasses import dataclass
 
 import torch
 
-from architectures.layers.block import MixerConfig
-from architectures.layers.ssm.discretization import ALPHA, DISCRETISATIONS, largest_stable_euler_step
-from architectures.layers.ssm.hippo import EIGENVALUES, HIPPO, NPLR
+from archbench.architectures.layers.block import MixerConfig
+from archbench.architectures.layers.ssm.discretization import (
+    ALPHA,
+    DISCRETISATIONS,
+    largest_stable_euler_step,
+)
+from archbench.architectures.layers.ssm.hippo import EIGENVALUES, HIPPO, NPLR
 
 PARAMETRISATIONS = ("diagonal", "dplr")
 INITIALISATIONS = tuple(dict.fromkeys([*EIGENVALUES, *NPLR]))

@@ -15,18 +15,18 @@ import math
 import torch
 from torch import Tensor, nn
 
-from architectures.backbone import Flops, linear_flops
-from architectures.layers.ssm.convolution_kernel import cauchy, powers_reference
-from architectures.layers.ssm.discretization import (
+from archbench.architectures.backbone import Flops, linear_flops
+from archbench.architectures.layers.ssm.convolution_kernel import cauchy, powers_reference
+from archbench.architectures.layers.ssm.discretization import (
     ALPHA,
     discretise_dense,
     real_matrix,
     real_readout,
     real_vector,
 )
-from architectures.layers.ssm.hippo import NPLR
-from architectures.layers.ssm.s4_config import S4LayerConfig
-from architectures.layers.ssm.s4d import S4D, Advance, Leap, S4Layer
+from archbench.architectures.layers.ssm.hippo import NPLR
+from archbench.architectures.layers.ssm.s4_config import S4LayerConfig
+from archbench.architectures.layers.ssm.s4d import S4D, Advance, Leap, S4Layer
 
 
 class S4DPLR(S4Layer):

@@ -20,11 +20,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from architectures.backbone import Flops, linear_flops
-from architectures.layers.block import Mixer
-from architectures.layers.canon import filtered
-from architectures.layers.context import Context
-from architectures.layers.ssm.convolution_kernel import (
+from archbench.architectures.backbone import Flops, linear_flops
+from archbench.architectures.layers.block import Mixer
+from archbench.architectures.layers.canon import filtered
+from archbench.architectures.layers.context import Context
+from archbench.architectures.layers.ssm.convolution_kernel import (
     apart,
     convolve,
     fft_flops,
@@ -32,14 +32,14 @@ from architectures.layers.ssm.convolution_kernel import (
     vandermonde,
     vandermonde_reference,
 )
-from architectures.layers.ssm.discretization import (
+from archbench.architectures.layers.ssm.discretization import (
     discretise_diagonal,
     real_matrix,
     real_readout,
     real_vector,
 )
-from architectures.layers.ssm.hippo import EIGENVALUES, NPLR
-from architectures.layers.ssm.s4_config import S4LayerConfig
+from archbench.architectures.layers.ssm.hippo import EIGENVALUES, NPLR
+from archbench.architectures.layers.ssm.s4_config import S4LayerConfig
 
 Advance = Callable[[Tensor, Tensor], Tensor]
 """From the state (B, D, M) and an input (B, D) to the next state."""

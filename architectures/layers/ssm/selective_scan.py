@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from architectures.kernels.backend import mamba_ssm_selective_scan
-from architectures.kernels.cpu.mamba_ops import cpp_selective_scan
+from archbench.architectures.kernels.backend import mamba_ssm_selective_scan
+from archbench.architectures.kernels.cpu.mamba_ops import cpp_selective_scan
 
 CHUNK_NUMBERS = 2**20
 """Elements (4 MiB in float32) of a chunk's states, so that they fit into a cache."""

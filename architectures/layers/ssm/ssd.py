@@ -12,9 +12,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from architectures.kernels import fla
-from architectures.kernels.backend import mamba_ssm_ssd
-from architectures.kernels.cpu.mamba_ops import cpp_ssd
+from archbench.architectures.kernels import fla
+from archbench.architectures.kernels.backend import mamba_ssm_ssd
+from archbench.architectures.kernels.cpu.mamba_ops import cpp_ssd
 
 SMALLEST = 1e-30
 """Decays nearer to zero are taken for this: their logarithm must be finite."""

@@ -12,8 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from architectures.kernels.cpu.delta_ops import cpp_gated_linear_attention
-from architectures.layers.ssm.ssd import chunk_decays
+from archbench.architectures.kernels.cpu.delta_ops import cpp_gated_linear_attention
+from archbench.architectures.layers.ssm.ssd import chunk_decays
 
 
 @dataclass(frozen=True, kw_only=True)

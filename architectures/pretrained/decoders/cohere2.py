@@ -5,17 +5,21 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import ClassVar
 
-from architectures.backbone import Backbone
-from architectures.backbones.decoder import DecoderConfig
-from architectures.backbones.multipliers import MultipliersConfig
-from architectures.layers.attention.config import AttentionConfig
-from architectures.layers.block import BlockConfig
-from architectures.layers.layer_pattern import compress_pattern, expand_pattern
-from architectures.layers.positions import PositionsConfig
-from architectures.pretrained.attention_keys import attention_types, read_layer_types, write_layer_types
-from architectures.pretrained.checkpoint import Blueprint, required_value
-from architectures.pretrained.decoders.llama import LlamaLike, check_width, decoder_config
-from architectures.pretrained.hf_config import HFConfig
+from archbench.architectures.backbone import Backbone
+from archbench.architectures.backbones.decoder import DecoderConfig
+from archbench.architectures.backbones.multipliers import MultipliersConfig
+from archbench.architectures.layers.attention.config import AttentionConfig
+from archbench.architectures.layers.block import BlockConfig
+from archbench.architectures.layers.layer_pattern import compress_pattern, expand_pattern
+from archbench.architectures.layers.positions import PositionsConfig
+from archbench.architectures.pretrained.attention_keys import (
+    attention_types,
+    read_layer_types,
+    write_layer_types,
+)
+from archbench.architectures.pretrained.checkpoint import Blueprint, required_value
+from archbench.architectures.pretrained.decoders.llama import LlamaLike, check_width, decoder_config
+from archbench.architectures.pretrained.hf_config import HFConfig
 
 
 class Cohere2(LlamaLike):

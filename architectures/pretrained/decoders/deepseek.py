@@ -7,23 +7,30 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import ClassVar
 
-from architectures.backbone import Backbone
-from architectures.backbones.decoder import Decoder, DecoderConfig
-from architectures.layers.attention.config import AttentionConfig, LatentConfig
-from architectures.layers.layer_pattern import compress_pattern
-from architectures.layers.moe.config import ExpertsConfig
-from architectures.layers.positions import PositionsConfig, RotaryScaling
-from architectures.pretrained.attention_keys import rope_parameters, write_rope, yarn_mscale
-from architectures.pretrained.checkpoint import Blueprint, required_value, supported_value
-from architectures.pretrained.decoders.llama import (
+from archbench.architectures.backbone import Backbone
+from archbench.architectures.backbones.decoder import Decoder, DecoderConfig
+from archbench.architectures.layers.attention.config import AttentionConfig, LatentConfig
+from archbench.architectures.layers.layer_pattern import compress_pattern
+from archbench.architectures.layers.moe.config import ExpertsConfig
+from archbench.architectures.layers.positions import PositionsConfig, RotaryScaling
+from archbench.architectures.pretrained.attention_keys import rope_parameters, write_rope, yarn_mscale
+from archbench.architectures.pretrained.checkpoint import Blueprint, required_value, supported_value
+from archbench.architectures.pretrained.decoders.llama import (
     COMMON,
     LlamaLike,
     check_width,
     decoder_config,
 )
-from architectures.pretrained.decoders.moe import has_experts, mixture
-from architectures.pretrained.hf_config import HFConfig
-from architectures.pretrained.tensor_rules import FEEDFORWARD, Rule, Same, expert_rules, linear, shared_rules
+from archbench.architectures.pretrained.decoders.moe import has_experts, mixture
+from archbench.architectures.pretrained.hf_config import HFConfig
+from archbench.architectures.pretrained.tensor_rules import (
+    FEEDFORWARD,
+    Rule,
+    Same,
+    expert_rules,
+    linear,
+    shared_rules,
+)
 
 ATTENTION: tuple[Rule, ...] = (
     *linear("self_attn.q_a_proj", "mixer.q_down"),

@@ -5,22 +5,22 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import ClassVar
 
-from architectures.backbone import Backbone
-from architectures.backbones.transformer import HeadConfig
-from architectures.layers.attention.config import AttentionConfig
-from architectures.layers.block import BlockConfig
-from architectures.layers.embedding import EmbeddingConfig
-from architectures.layers.positions import PositionsConfig
-from architectures.pretrained.attention_keys import (
+from archbench.architectures.backbone import Backbone
+from archbench.architectures.backbones.transformer import HeadConfig
+from archbench.architectures.layers.attention.config import AttentionConfig
+from archbench.architectures.layers.block import BlockConfig
+from archbench.architectures.layers.embedding import EmbeddingConfig
+from archbench.architectures.layers.positions import PositionsConfig
+from archbench.architectures.pretrained.attention_keys import (
     attention_types,
     read_layer_rope,
     read_layer_types,
     write_layer_rope,
     write_layer_types,
 )
-from architectures.pretrained.checkpoint import required_value, supported_value
-from architectures.pretrained.decoders.llama import LlamaLike, check_width, decoder_config
-from architectures.pretrained.hf_config import HFConfig
+from archbench.architectures.pretrained.checkpoint import required_value, supported_value
+from archbench.architectures.pretrained.decoders.llama import LlamaLike, check_width, decoder_config
+from archbench.architectures.pretrained.hf_config import HFConfig
 
 
 class Gemma2(LlamaLike):

@@ -6,24 +6,31 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import ClassVar
 
-from architectures.backbone import Backbone
-from architectures.backbones.decoder import DecoderConfig
-from architectures.layers.attention.config import AttentionConfig
-from architectures.layers.feedforward import FeedForwardConfig
-from architectures.layers.moe.config import ExpertsConfig
-from architectures.layers.positions import PositionsConfig
-from architectures.pretrained.attention_keys import (
+from archbench.architectures.backbone import Backbone
+from archbench.architectures.backbones.decoder import DecoderConfig
+from archbench.architectures.layers.attention.config import AttentionConfig
+from archbench.architectures.layers.feedforward import FeedForwardConfig
+from archbench.architectures.layers.moe.config import ExpertsConfig
+from archbench.architectures.layers.positions import PositionsConfig
+from archbench.architectures.pretrained.attention_keys import (
     attention_types,
     read_layer_types,
     read_rope,
     rope_parameters,
     write_layer_types,
 )
-from architectures.pretrained.checkpoint import Blueprint, required_value, supported_value
-from architectures.pretrained.decoders.llama import COMMON, decoder_config
-from architectures.pretrained.decoders.moe import Mixture, read_balance, write_balance
-from architectures.pretrained.hf_config import HFConfig
-from architectures.pretrained.tensor_rules import ATTENTION, Alternating, Rule, Same, Transposed, linear
+from archbench.architectures.pretrained.checkpoint import Blueprint, required_value, supported_value
+from archbench.architectures.pretrained.decoders.llama import COMMON, decoder_config
+from archbench.architectures.pretrained.decoders.moe import Mixture, read_balance, write_balance
+from archbench.architectures.pretrained.hf_config import HFConfig
+from archbench.architectures.pretrained.tensor_rules import (
+    ATTENTION,
+    Alternating,
+    Rule,
+    Same,
+    Transposed,
+    linear,
+)
 
 ALPHA = 1.702
 """Factor in the sigmoid of the activation, that of ``quick_gelu``."""

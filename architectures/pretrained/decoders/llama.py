@@ -6,17 +6,17 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import ClassVar
 
-from architectures.backbone import Backbone
-from architectures.backbones.decoder import Decoder, DecoderConfig
-from architectures.backbones.multipliers import MultipliersConfig
-from architectures.backbones.transformer import HeadConfig
-from architectures.layers.attention.config import AttentionConfig
-from architectures.layers.block import BlockConfig
-from architectures.layers.embedding import EmbeddingConfig
-from architectures.layers.feedforward import FeedForwardConfig
-from architectures.layers.positions import PositionsConfig
-from architectures.pretrained.attention_keys import read_rope, write_rope
-from architectures.pretrained.checkpoint import (
+from archbench.architectures.backbone import Backbone
+from archbench.architectures.backbones.decoder import Decoder, DecoderConfig
+from archbench.architectures.backbones.multipliers import MultipliersConfig
+from archbench.architectures.backbones.transformer import HeadConfig
+from archbench.architectures.layers.attention.config import AttentionConfig
+from archbench.architectures.layers.block import BlockConfig
+from archbench.architectures.layers.embedding import EmbeddingConfig
+from archbench.architectures.layers.feedforward import FeedForwardConfig
+from archbench.architectures.layers.positions import PositionsConfig
+from archbench.architectures.pretrained.attention_keys import read_rope, write_rope
+from archbench.architectures.pretrained.checkpoint import (
     Blueprint,
     Checkpoint,
     read_activation,
@@ -24,8 +24,8 @@ from architectures.pretrained.checkpoint import (
     required_value,
     write_activation,
 )
-from architectures.pretrained.hf_config import HFConfig
-from architectures.pretrained.tensor_rules import ATTENTION, FEEDFORWARD, Rule, Same, head, layered
+from archbench.architectures.pretrained.hf_config import HFConfig
+from archbench.architectures.pretrained.tensor_rules import ATTENTION, FEEDFORWARD, Rule, Same, head, layered
 
 
 class LlamaLike(Checkpoint):

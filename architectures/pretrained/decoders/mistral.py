@@ -7,17 +7,17 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import ClassVar
 
-from architectures.backbone import Backbone
-from architectures.backbones.decoder import DecoderConfig
-from architectures.layers.attention.config import AttentionConfig
-from architectures.layers.moe.config import ExpertsConfig
-from architectures.layers.positions import PositionsConfig
-from architectures.pretrained.attention_keys import read_rope
-from architectures.pretrained.checkpoint import required_value
-from architectures.pretrained.decoders.llama import LlamaLike, decoder_config
-from architectures.pretrained.decoders.moe import Mixture, read_balance, write_balance
-from architectures.pretrained.hf_config import HFConfig
-from architectures.pretrained.tensor_rules import Rule, Same, expert_rules
+from archbench.architectures.backbone import Backbone
+from archbench.architectures.backbones.decoder import DecoderConfig
+from archbench.architectures.layers.attention.config import AttentionConfig
+from archbench.architectures.layers.moe.config import ExpertsConfig
+from archbench.architectures.layers.positions import PositionsConfig
+from archbench.architectures.pretrained.attention_keys import read_rope
+from archbench.architectures.pretrained.checkpoint import required_value
+from archbench.architectures.pretrained.decoders.llama import LlamaLike, decoder_config
+from archbench.architectures.pretrained.decoders.moe import Mixture, read_balance, write_balance
+from archbench.architectures.pretrained.hf_config import HFConfig
+from archbench.architectures.pretrained.tensor_rules import Rule, Same, expert_rules
 
 
 class Mistral(LlamaLike):

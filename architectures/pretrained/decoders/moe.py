@@ -6,14 +6,14 @@ import dataclasses
 from abc import abstractmethod
 from collections.abc import Sequence
 
-from architectures.backbone import Backbone
-from architectures.backbones.decoder import Decoder, DecoderConfig
-from architectures.backbones.moe import MoE, MoEConfig
-from architectures.layers.moe.config import ExpertsConfig
-from architectures.pretrained.checkpoint import Blueprint
-from architectures.pretrained.decoders.llama import LlamaLike, decoder_config
-from architectures.pretrained.hf_config import HFConfig
-from architectures.pretrained.tensor_rules import FEEDFORWARD, Rule, Same, expert_rules
+from archbench.architectures.backbone import Backbone
+from archbench.architectures.backbones.decoder import Decoder, DecoderConfig
+from archbench.architectures.backbones.moe import MoE, MoEConfig
+from archbench.architectures.layers.moe.config import ExpertsConfig
+from archbench.architectures.pretrained.checkpoint import Blueprint
+from archbench.architectures.pretrained.decoders.llama import LlamaLike, decoder_config
+from archbench.architectures.pretrained.hf_config import HFConfig
+from archbench.architectures.pretrained.tensor_rules import FEEDFORWARD, Rule, Same, expert_rules
 
 
 def mixture(blueprint: Blueprint, feedforwards: list[str], experts: ExpertsConfig) -> Blueprint:

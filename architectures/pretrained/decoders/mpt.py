@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from architectures.backbone import Backbone
-from architectures.backbones.decoder import Decoder, DecoderConfig
-from architectures.layers.attention.config import AttentionConfig
-from architectures.layers.block import BlockConfig
-from architectures.layers.feedforward import FeedForwardConfig
-from architectures.layers.positions import PositionsConfig
-from architectures.pretrained.checkpoint import Blueprint, Checkpoint, required_value, supported_value
-from architectures.pretrained.decoders.llama import decoder_config
-from architectures.pretrained.hf_config import HFConfig
-from architectures.pretrained.tensor_rules import Rule, Same, Stacked, head, layered, linear
+from archbench.architectures.backbone import Backbone
+from archbench.architectures.backbones.decoder import Decoder, DecoderConfig
+from archbench.architectures.layers.attention.config import AttentionConfig
+from archbench.architectures.layers.block import BlockConfig
+from archbench.architectures.layers.feedforward import FeedForwardConfig
+from archbench.architectures.layers.positions import PositionsConfig
+from archbench.architectures.pretrained.checkpoint import (
+    Blueprint,
+    Checkpoint,
+    required_value,
+    supported_value,
+)
+from archbench.architectures.pretrained.decoders.llama import decoder_config
+from archbench.architectures.pretrained.hf_config import HFConfig
+from archbench.architectures.pretrained.tensor_rules import Rule, Same, Stacked, head, layered, linear
 
 
 class MPT(Checkpoint):

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from architectures.backbone import Backbone
-from architectures.backbones.decoder import Decoder, DecoderConfig
-from architectures.backbones.transformer import HeadConfig
-from architectures.layers.attention.config import AttentionConfig
-from architectures.layers.block import BlockConfig
-from architectures.layers.feedforward import FeedForwardConfig
-from architectures.pretrained.attention_keys import read_rope, rope_parameters, write_rope
-from architectures.pretrained.checkpoint import (
+from archbench.architectures.backbone import Backbone
+from archbench.architectures.backbones.decoder import Decoder, DecoderConfig
+from archbench.architectures.backbones.transformer import HeadConfig
+from archbench.architectures.layers.attention.config import AttentionConfig
+from archbench.architectures.layers.block import BlockConfig
+from archbench.architectures.layers.feedforward import FeedForwardConfig
+from archbench.architectures.pretrained.attention_keys import read_rope, rope_parameters, write_rope
+from archbench.architectures.pretrained.checkpoint import (
     Blueprint,
     Checkpoint,
     read_activation,
@@ -19,9 +19,9 @@ from architectures.pretrained.checkpoint import (
     required_value,
     write_activation,
 )
-from architectures.pretrained.decoders.llama import check_width, decoder_config
-from architectures.pretrained.hf_config import HFConfig
-from architectures.pretrained.tensor_rules import Rule, Same, head, layered, linear
+from archbench.architectures.pretrained.decoders.llama import check_width, decoder_config
+from archbench.architectures.pretrained.hf_config import HFConfig
+from archbench.architectures.pretrained.tensor_rules import Rule, Same, head, layered, linear
 
 ROTATED = 0.5
 """Fraction of each head that is rotated, where config.json names none."""

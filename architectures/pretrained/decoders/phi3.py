@@ -6,15 +6,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import ClassVar
 
-from architectures.backbone import Backbone
-from architectures.backbones.decoder import DecoderConfig
-from architectures.layers.attention.config import AttentionConfig
-from architectures.layers.positions import PositionsConfig
-from architectures.pretrained.attention_keys import read_rope, rope_parameters
-from architectures.pretrained.checkpoint import Blueprint, required_value, supported_value
-from architectures.pretrained.decoders.llama import LlamaLike, check_width, decoder_config
-from architectures.pretrained.hf_config import HFConfig
-from architectures.pretrained.tensor_rules import Rule, Stacked, linear
+from archbench.architectures.backbone import Backbone
+from archbench.architectures.backbones.decoder import DecoderConfig
+from archbench.architectures.layers.attention.config import AttentionConfig
+from archbench.architectures.layers.positions import PositionsConfig
+from archbench.architectures.pretrained.attention_keys import read_rope, rope_parameters
+from archbench.architectures.pretrained.checkpoint import Blueprint, required_value, supported_value
+from archbench.architectures.pretrained.decoders.llama import LlamaLike, check_width, decoder_config
+from archbench.architectures.pretrained.hf_config import HFConfig
+from archbench.architectures.pretrained.tensor_rules import Rule, Stacked, linear
 
 
 class Phi3(LlamaLike):

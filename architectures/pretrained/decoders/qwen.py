@@ -6,16 +6,20 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import ClassVar
 
-from architectures.backbone import Backbone
-from architectures.backbones.decoder import DecoderConfig
-from architectures.layers.attention.config import AttentionConfig
-from architectures.layers.layer_pattern import compress_pattern
-from architectures.layers.moe.config import ExpertsConfig
-from architectures.pretrained.attention_keys import attention_types, read_layer_types, write_layer_types
-from architectures.pretrained.decoders.llama import LlamaLike, decoder_config
-from architectures.pretrained.decoders.moe import Mixture, read_balance, write_balance
-from architectures.pretrained.hf_config import HFConfig
-from architectures.pretrained.tensor_rules import Rule, Same, shared_rules
+from archbench.architectures.backbone import Backbone
+from archbench.architectures.backbones.decoder import DecoderConfig
+from archbench.architectures.layers.attention.config import AttentionConfig
+from archbench.architectures.layers.layer_pattern import compress_pattern
+from archbench.architectures.layers.moe.config import ExpertsConfig
+from archbench.architectures.pretrained.attention_keys import (
+    attention_types,
+    read_layer_types,
+    write_layer_types,
+)
+from archbench.architectures.pretrained.decoders.llama import LlamaLike, decoder_config
+from archbench.architectures.pretrained.decoders.moe import Mixture, read_balance, write_balance
+from archbench.architectures.pretrained.hf_config import HFConfig
+from archbench.architectures.pretrained.tensor_rules import Rule, Same, shared_rules
 
 
 class Qwen2(LlamaLike):

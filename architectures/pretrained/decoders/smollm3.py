@@ -5,19 +5,19 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import ClassVar
 
-from architectures.backbone import Backbone
-from architectures.layers.attention.config import AttentionConfig
-from architectures.layers.layer_pattern import compress_pattern
-from architectures.layers.positions import PositionsConfig
-from architectures.pretrained.attention_keys import (
+from archbench.architectures.backbone import Backbone
+from archbench.architectures.layers.attention.config import AttentionConfig
+from archbench.architectures.layers.layer_pattern import compress_pattern
+from archbench.architectures.layers.positions import PositionsConfig
+from archbench.architectures.pretrained.attention_keys import (
     attention_types,
     read_layer_types,
     read_rope,
     write_layer_types,
 )
-from architectures.pretrained.checkpoint import required_value
-from architectures.pretrained.decoders.llama import LlamaLike, decoder_config
-from architectures.pretrained.hf_config import HFConfig
+from archbench.architectures.pretrained.checkpoint import required_value
+from archbench.architectures.pretrained.decoders.llama import LlamaLike, decoder_config
+from archbench.architectures.pretrained.hf_config import HFConfig
 
 
 class SmolLM3(LlamaLike):

@@ -10,15 +10,15 @@ from collections.abc import Collection
 from dataclasses import replace
 from typing import ClassVar
 
-from architectures.backbone import Backbone
-from architectures.backbones.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
-from architectures.backbones.transformer import HeadConfig
-from architectures.layers.attention.config import AttentionConfig
-from architectures.layers.block import BlockConfig
-from architectures.layers.embedding import EmbeddingConfig
-from architectures.layers.feedforward import FeedForwardConfig
-from architectures.layers.positions import PositionsConfig
-from architectures.pretrained.checkpoint import (
+from archbench.architectures.backbone import Backbone
+from archbench.architectures.backbones.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
+from archbench.architectures.backbones.transformer import HeadConfig
+from archbench.architectures.layers.attention.config import AttentionConfig
+from archbench.architectures.layers.block import BlockConfig
+from archbench.architectures.layers.embedding import EmbeddingConfig
+from archbench.architectures.layers.feedforward import FeedForwardConfig
+from archbench.architectures.layers.positions import PositionsConfig
+from archbench.architectures.pretrained.checkpoint import (
     Blueprint,
     Checkpoint,
     read_activation,
@@ -26,8 +26,8 @@ from architectures.pretrained.checkpoint import (
     supported_value,
     write_activation,
 )
-from architectures.pretrained.hf_config import HFConfig
-from architectures.pretrained.tensor_rules import (
+from archbench.architectures.pretrained.hf_config import HFConfig
+from archbench.architectures.pretrained.tensor_rules import (
     Copied,
     FixedRow,
     Repeated,

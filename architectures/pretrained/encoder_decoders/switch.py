@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import ClassVar
 
-from architectures.backbone import Backbone
-from architectures.backbones.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
-from architectures.layers.layer_pattern import compress_pattern
-from architectures.layers.moe.config import ExpertsConfig
-from architectures.pretrained.checkpoint import Blueprint, supported_value, write_activation
-from architectures.pretrained.encoder_decoders.t5 import T5
-from architectures.pretrained.hf_config import HFConfig
-from architectures.pretrained.tensor_rules import Copied, Repeated, Rule, Same, expert_rules
+from archbench.architectures.backbone import Backbone
+from archbench.architectures.backbones.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
+from archbench.architectures.layers.layer_pattern import compress_pattern
+from archbench.architectures.layers.moe.config import ExpertsConfig
+from archbench.architectures.pretrained.checkpoint import Blueprint, supported_value, write_activation
+from archbench.architectures.pretrained.encoder_decoders.t5 import T5
+from archbench.architectures.pretrained.hf_config import HFConfig
+from archbench.architectures.pretrained.tensor_rules import Copied, Repeated, Rule, Same, expert_rules
 
 
 class Switch(T5):

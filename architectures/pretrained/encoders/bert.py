@@ -6,15 +6,15 @@ segments, exact GELU, and a head of dense layer, GELU and norm before the vocabu
 
 from __future__ import annotations
 
-from architectures.backbone import Backbone
-from architectures.backbones.encoder import Encoder, EncoderConfig
-from architectures.backbones.transformer import HeadConfig
-from architectures.layers.attention.config import AttentionConfig
-from architectures.layers.block import BlockConfig
-from architectures.layers.embedding import EmbeddingConfig
-from architectures.layers.feedforward import FeedForwardConfig
-from architectures.layers.positions import PositionsConfig
-from architectures.pretrained.checkpoint import (
+from archbench.architectures.backbone import Backbone
+from archbench.architectures.backbones.encoder import Encoder, EncoderConfig
+from archbench.architectures.backbones.transformer import HeadConfig
+from archbench.architectures.layers.attention.config import AttentionConfig
+from archbench.architectures.layers.block import BlockConfig
+from archbench.architectures.layers.embedding import EmbeddingConfig
+from archbench.architectures.layers.feedforward import FeedForwardConfig
+from archbench.architectures.layers.positions import PositionsConfig
+from archbench.architectures.pretrained.checkpoint import (
     Blueprint,
     Checkpoint,
     read_activation,
@@ -22,8 +22,16 @@ from architectures.pretrained.checkpoint import (
     supported_value,
     write_activation,
 )
-from architectures.pretrained.hf_config import HFConfig
-from architectures.pretrained.tensor_rules import Repeated, Rule, Same, Unused, head, layered, linear
+from archbench.architectures.pretrained.hf_config import HFConfig
+from archbench.architectures.pretrained.tensor_rules import (
+    Repeated,
+    Rule,
+    Same,
+    Unused,
+    head,
+    layered,
+    linear,
+)
 
 LAYER: list[Rule] = [
     *linear("attention.self.query", "mixer.q"),

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from architectures.backbone import Backbone
-from architectures.backbones.encoder import Encoder
-from architectures.pretrained.checkpoint import Blueprint, Checkpoint, read_activation, required_value
-from architectures.pretrained.encoders.bert import read_post_norm, write_post_norm
-from architectures.pretrained.hf_config import HFConfig
-from architectures.pretrained.tensor_rules import Rule, Same, head, layered, linear
+from archbench.architectures.backbone import Backbone
+from archbench.architectures.backbones.encoder import Encoder
+from archbench.architectures.pretrained.checkpoint import (
+    Blueprint,
+    Checkpoint,
+    read_activation,
+    required_value,
+)
+from archbench.architectures.pretrained.encoders.bert import read_post_norm, write_post_norm
+from archbench.architectures.pretrained.hf_config import HFConfig
+from archbench.architectures.pretrained.tensor_rules import Rule, Same, head, layered, linear
 
 KEYS = {
     "dim": "hidden_size",

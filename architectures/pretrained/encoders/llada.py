@@ -7,16 +7,21 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import ClassVar
 
-from architectures.backbone import Backbone
-from architectures.backbones.decoder import DecoderConfig
-from architectures.backbones.masked_diffusion import MaskedDiffusion, MaskedDiffusionConfig
-from architectures.layers.attention.config import AttentionConfig
-from architectures.layers.positions import PositionsConfig
-from architectures.pretrained.checkpoint import Blueprint, Checkpoint, required_value, supported_value
-from architectures.pretrained.decoders.llama import decoder_config
-from architectures.pretrained.decoders.qwen import Qwen2
-from architectures.pretrained.hf_config import HFConfig
-from architectures.pretrained.tensor_rules import Rule, Same, head, layered, linear
+from archbench.architectures.backbone import Backbone
+from archbench.architectures.backbones.decoder import DecoderConfig
+from archbench.architectures.backbones.masked_diffusion import MaskedDiffusion, MaskedDiffusionConfig
+from archbench.architectures.layers.attention.config import AttentionConfig
+from archbench.architectures.layers.positions import PositionsConfig
+from archbench.architectures.pretrained.checkpoint import (
+    Blueprint,
+    Checkpoint,
+    required_value,
+    supported_value,
+)
+from archbench.architectures.pretrained.decoders.llama import decoder_config
+from archbench.architectures.pretrained.decoders.qwen import Qwen2
+from archbench.architectures.pretrained.hf_config import HFConfig
+from archbench.architectures.pretrained.tensor_rules import Rule, Same, head, layered, linear
 
 LAYER: tuple[Rule, ...] = (
     Same("attn_norm.weight", ("mixer_residual.before.weight",)),

@@ -6,28 +6,28 @@ GELU, no norm before the first attention.
 
 from __future__ import annotations
 
-from architectures.backbone import Backbone
-from architectures.backbones.encoder import Encoder, EncoderConfig
-from architectures.backbones.transformer import HeadConfig
-from architectures.layers.attention.config import AttentionConfig
-from architectures.layers.block import BlockConfig
-from architectures.layers.embedding import EmbeddingConfig
-from architectures.layers.feedforward import FeedForwardConfig
-from architectures.pretrained.attention_keys import (
+from archbench.architectures.backbone import Backbone
+from archbench.architectures.backbones.encoder import Encoder, EncoderConfig
+from archbench.architectures.backbones.transformer import HeadConfig
+from archbench.architectures.layers.attention.config import AttentionConfig
+from archbench.architectures.layers.block import BlockConfig
+from archbench.architectures.layers.embedding import EmbeddingConfig
+from archbench.architectures.layers.feedforward import FeedForwardConfig
+from archbench.architectures.pretrained.attention_keys import (
     read_layer_rope,
     read_layer_types,
     write_layer_rope,
     write_layer_types,
 )
-from architectures.pretrained.checkpoint import (
+from archbench.architectures.pretrained.checkpoint import (
     Blueprint,
     Checkpoint,
     read_activation,
     required_value,
     write_activation,
 )
-from architectures.pretrained.hf_config import HFConfig
-from architectures.pretrained.tensor_rules import Rule, Same, Stacked, head, layered, linear
+from archbench.architectures.pretrained.hf_config import HFConfig
+from archbench.architectures.pretrained.tensor_rules import Rule, Same, Stacked, head, layered, linear
 
 
 class ModernBert(Checkpoint):

@@ -7,18 +7,18 @@ only there. An encoder that uses token 1 as a word is exported as BERT, which is
 
 from __future__ import annotations
 
-from architectures.backbone import Backbone
-from architectures.backbones.encoder import Encoder
-from architectures.pretrained.checkpoint import Blueprint, Checkpoint, supported_value
-from architectures.pretrained.encoders.bert import (
+from archbench.architectures.backbone import Backbone
+from archbench.architectures.backbones.encoder import Encoder
+from archbench.architectures.pretrained.checkpoint import Blueprint, Checkpoint, supported_value
+from archbench.architectures.pretrained.encoders.bert import (
     LAYER,
     embedding_rules,
     prediction_rules,
     read_post_norm,
     write_post_norm,
 )
-from architectures.pretrained.hf_config import HFConfig
-from architectures.pretrained.tensor_rules import Rule, Shifted, layered, linear
+from archbench.architectures.pretrained.hf_config import HFConfig
+from archbench.architectures.pretrained.tensor_rules import Rule, Shifted, layered, linear
 
 PAD = 1
 """Id of the padding token; the positions up to this one are unused."""

@@ -5,24 +5,29 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from architectures.backbone import Backbone
-from architectures.backbones.hybrid import Hybrid, HybridConfig
-from architectures.layers.attention.config import AttentionConfig
-from architectures.layers.feedforward import FeedForwardConfig
-from architectures.layers.layer_pattern import compress_pattern
-from architectures.mixers.mamba2 import SSDConfig
-from architectures.pretrained.attention_keys import read_rope, rope_parameters, write_rope
-from architectures.pretrained.checkpoint import Blueprint, Checkpoint, required_value, supported_value
-from architectures.pretrained.hf_config import HFConfig
-from architectures.pretrained.state_space.jamba import (
+from archbench.architectures.backbone import Backbone
+from archbench.architectures.backbones.hybrid import Hybrid, HybridConfig
+from archbench.architectures.layers.attention.config import AttentionConfig
+from archbench.architectures.layers.feedforward import FeedForwardConfig
+from archbench.architectures.layers.layer_pattern import compress_pattern
+from archbench.architectures.mixers.mamba2 import SSDConfig
+from archbench.architectures.pretrained.attention_keys import read_rope, rope_parameters, write_rope
+from archbench.architectures.pretrained.checkpoint import (
+    Blueprint,
+    Checkpoint,
+    required_value,
+    supported_value,
+)
+from archbench.architectures.pretrained.hf_config import HFConfig
+from archbench.architectures.pretrained.state_space.jamba import (
     common_keys,
     hybrid_blueprint,
     hybrid_config,
     hybrid_rules,
 )
-from architectures.pretrained.state_space.mamba import times
-from architectures.pretrained.state_space.mamba2 import INFINITY, SSD_RULES, read_number
-from architectures.pretrained.tensor_rules import ATTENTION, Rule
+from archbench.architectures.pretrained.state_space.mamba import times
+from archbench.architectures.pretrained.state_space.mamba2 import INFINITY, SSD_RULES, read_number
+from archbench.architectures.pretrained.tensor_rules import ATTENTION, Rule
 
 DEFAULTS: HFConfig = {
     "num_key_value_heads": 8,

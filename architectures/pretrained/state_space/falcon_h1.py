@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from architectures.backbone import Backbone
-from architectures.backbones.hybrid import Hybrid
-from architectures.backbones.multipliers import MultipliersConfig
-from architectures.pretrained.checkpoint import Blueprint, Checkpoint, required_value, supported_value
-from architectures.pretrained.hf_config import HFConfig
-from architectures.pretrained.state_space.bamba import DEFAULTS as BAMBA
-from architectures.pretrained.state_space.bamba import read_mamba2_hybrid, write_mamba2_hybrid
-from architectures.pretrained.state_space.jamba import hybrid_blueprint, hybrid_config, hybrid_rules
-from architectures.pretrained.state_space.mamba2 import SSD_RULES
-from architectures.pretrained.tensor_rules import ATTENTION, Rule
+from archbench.architectures.backbone import Backbone
+from archbench.architectures.backbones.hybrid import Hybrid
+from archbench.architectures.backbones.multipliers import MultipliersConfig
+from archbench.architectures.pretrained.checkpoint import (
+    Blueprint,
+    Checkpoint,
+    required_value,
+    supported_value,
+)
+from archbench.architectures.pretrained.hf_config import HFConfig
+from archbench.architectures.pretrained.state_space.bamba import DEFAULTS as BAMBA
+from archbench.architectures.pretrained.state_space.bamba import read_mamba2_hybrid, write_mamba2_hybrid
+from archbench.architectures.pretrained.state_space.jamba import hybrid_blueprint, hybrid_config, hybrid_rules
+from archbench.architectures.pretrained.state_space.mamba2 import SSD_RULES
+from archbench.architectures.pretrained.tensor_rules import ATTENTION, Rule
 
 MULTIPLIERS: HFConfig = {
     "embedding_multiplier": 1.0,

@@ -5,24 +5,24 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
-from architectures.backbone import Backbone
-from architectures.backbones.hybrid import Hybrid, HybridConfig
-from architectures.layers.attention.config import AttentionConfig
-from architectures.layers.layer_pattern import compress_pattern
-from architectures.layers.moe.config import ExpertsConfig
-from architectures.layers.positions import PositionsConfig
-from architectures.mixers.mamba import SelectiveConfig
-from architectures.pretrained.checkpoint import (
+from archbench.architectures.backbone import Backbone
+from archbench.architectures.backbones.hybrid import Hybrid, HybridConfig
+from archbench.architectures.layers.attention.config import AttentionConfig
+from archbench.architectures.layers.layer_pattern import compress_pattern
+from archbench.architectures.layers.moe.config import ExpertsConfig
+from archbench.architectures.layers.positions import PositionsConfig
+from archbench.architectures.mixers.mamba import SelectiveConfig
+from archbench.architectures.pretrained.checkpoint import (
     Blueprint,
     Checkpoint,
     read_head_dim,
     required_value,
     supported_value,
 )
-from architectures.pretrained.decoders.moe import read_balance, write_balance
-from architectures.pretrained.hf_config import HFConfig
-from architectures.pretrained.state_space.mamba import SELECTIVE, times
-from architectures.pretrained.tensor_rules import ATTENTION, Rule, Same, expert_rules, head, linear
+from archbench.architectures.pretrained.decoders.moe import read_balance, write_balance
+from archbench.architectures.pretrained.hf_config import HFConfig
+from archbench.architectures.pretrained.state_space.mamba import SELECTIVE, times
+from archbench.architectures.pretrained.tensor_rules import ATTENTION, Rule, Same, expert_rules, head, linear
 
 DEFAULTS: HFConfig = {
     "num_key_value_heads": 8,

@@ -8,13 +8,18 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from architectures.backbone import Backbone
-from architectures.backbones.mamba import Mamba, MambaConfig
-from architectures.backbones.mamba2 import Mamba2Config
-from architectures.backbones.stack import RecurrentStackConfig
-from architectures.pretrained.checkpoint import Blueprint, Checkpoint, required_value, supported_value
-from architectures.pretrained.hf_config import HFConfig
-from architectures.pretrained.tensor_rules import Rule, Same, head, layered, linear
+from archbench.architectures.backbone import Backbone
+from archbench.architectures.backbones.mamba import Mamba, MambaConfig
+from archbench.architectures.backbones.mamba2 import Mamba2Config
+from archbench.architectures.backbones.stack import RecurrentStackConfig
+from archbench.architectures.pretrained.checkpoint import (
+    Blueprint,
+    Checkpoint,
+    required_value,
+    supported_value,
+)
+from archbench.architectures.pretrained.hf_config import HFConfig
+from archbench.architectures.pretrained.tensor_rules import Rule, Same, head, layered, linear
 
 USUAL_LENGTH = 2048
 """Training length of the published models in tokens; config.json does not contain it."""

@@ -5,18 +5,23 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from architectures.backbone import Backbone
-from architectures.backbones.mamba2 import Mamba2, Mamba2Config
-from architectures.pretrained.checkpoint import Blueprint, Checkpoint, required_value, supported_value
-from architectures.pretrained.hf_config import HFConfig
-from architectures.pretrained.state_space.mamba import (
+from archbench.architectures.backbone import Backbone
+from archbench.architectures.backbones.mamba2 import Mamba2, Mamba2Config
+from archbench.architectures.pretrained.checkpoint import (
+    Blueprint,
+    Checkpoint,
+    required_value,
+    supported_value,
+)
+from archbench.architectures.pretrained.hf_config import HFConfig
+from archbench.architectures.pretrained.state_space.mamba import (
     CONVOLUTION,
     USUAL_LENGTH,
     common_config,
     stack_rules,
     times,
 )
-from architectures.pretrained.tensor_rules import Rule, Same, linear
+from archbench.architectures.pretrained.tensor_rules import Rule, Same, linear
 
 SSD_RULES: tuple[Rule, ...] = (
     *linear("in_proj", "input"),

@@ -10,15 +10,15 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from architectures.backbone import Backbone
-from architectures.backbones.hybrid import Hybrid, HybridConfig
-from architectures.layers.attention.config import AttentionConfig
-from architectures.layers.feedforward import FeedForwardConfig
-from architectures.layers.layer_pattern import compress_pattern
-from architectures.layers.moe.config import ExpertsConfig
-from architectures.layers.positions import PositionsConfig
-from architectures.mixers.mamba2 import SSDConfig
-from architectures.pretrained.checkpoint import (
+from archbench.architectures.backbone import Backbone
+from archbench.architectures.backbones.hybrid import Hybrid, HybridConfig
+from archbench.architectures.layers.attention.config import AttentionConfig
+from archbench.architectures.layers.feedforward import FeedForwardConfig
+from archbench.architectures.layers.layer_pattern import compress_pattern
+from archbench.architectures.layers.moe.config import ExpertsConfig
+from archbench.architectures.layers.positions import PositionsConfig
+from archbench.architectures.mixers.mamba2 import SSDConfig
+from archbench.architectures.pretrained.checkpoint import (
     Blueprint,
     Checkpoint,
     OtherLayersError,
@@ -27,10 +27,10 @@ from architectures.pretrained.checkpoint import (
     supported_value,
     write_activation,
 )
-from architectures.pretrained.hf_config import HFConfig
-from architectures.pretrained.state_space.jamba import hybrid_config
-from architectures.pretrained.state_space.mamba2 import SSD_RULES
-from architectures.pretrained.tensor_rules import ATTENTION, Rule, Same, expert_rules, head, linear
+from archbench.architectures.pretrained.hf_config import HFConfig
+from archbench.architectures.pretrained.state_space.jamba import hybrid_config
+from archbench.architectures.pretrained.state_space.mamba2 import SSD_RULES
+from archbench.architectures.pretrained.tensor_rules import ATTENTION, Rule, Same, expert_rules, head, linear
 
 DEFAULTS: HFConfig = {
     "num_attention_heads": 32,

@@ -8,27 +8,27 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from architectures.backbone import Backbone
-from architectures.backbones.hybrid import Hybrid, HybridConfig
-from architectures.layers.attention.config import AttentionConfig
-from architectures.layers.block import BlockConfig
-from architectures.layers.layer_pattern import compress_pattern
-from architectures.layers.moe.config import ExpertsConfig
-from architectures.mixers.gated_deltanet import GatedDeltaConfig
-from architectures.pretrained.attention_keys import read_rope, rope_parameters, write_rope
-from architectures.pretrained.checkpoint import (
+from archbench.architectures.backbone import Backbone
+from archbench.architectures.backbones.hybrid import Hybrid, HybridConfig
+from archbench.architectures.layers.attention.config import AttentionConfig
+from archbench.architectures.layers.block import BlockConfig
+from archbench.architectures.layers.layer_pattern import compress_pattern
+from archbench.architectures.layers.moe.config import ExpertsConfig
+from archbench.architectures.mixers.gated_deltanet import GatedDeltaConfig
+from archbench.architectures.pretrained.attention_keys import read_rope, rope_parameters, write_rope
+from archbench.architectures.pretrained.checkpoint import (
     Blueprint,
     Checkpoint,
     OtherLayersError,
     required_value,
     supported_value,
 )
-from architectures.pretrained.decoders.moe import read_balance, write_balance
-from architectures.pretrained.decoders.qwen import count_shared_experts, read_sparse_layers
-from architectures.pretrained.hf_config import HFConfig
-from architectures.pretrained.state_space.jamba import common_keys, hybrid_blueprint, hybrid_config
-from architectures.pretrained.state_space.mamba import CONVOLUTION
-from architectures.pretrained.tensor_rules import (
+from archbench.architectures.pretrained.decoders.moe import read_balance, write_balance
+from archbench.architectures.pretrained.decoders.qwen import count_shared_experts, read_sparse_layers
+from archbench.architectures.pretrained.hf_config import HFConfig
+from archbench.architectures.pretrained.state_space.jamba import common_keys, hybrid_blueprint, hybrid_config
+from archbench.architectures.pretrained.state_space.mamba import CONVOLUTION
+from archbench.architectures.pretrained.tensor_rules import (
     ATTENTION,
     FEEDFORWARD,
     ByHead,

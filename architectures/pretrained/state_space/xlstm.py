@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import math
 
-from architectures.backbone import Backbone
-from architectures.backbones.hybrid import Hybrid, HybridConfig
-from architectures.backbones.transformer import HeadConfig
-from architectures.mixers.mlstm import MLSTMConfig
-from architectures.pretrained.checkpoint import (
+from archbench.architectures.backbone import Backbone
+from archbench.architectures.backbones.hybrid import Hybrid, HybridConfig
+from archbench.architectures.backbones.transformer import HeadConfig
+from archbench.architectures.mixers.mlstm import MLSTMConfig
+from archbench.architectures.pretrained.checkpoint import (
     Blueprint,
     Checkpoint,
     OtherLayersError,
     required_value,
     supported_value,
 )
-from architectures.pretrained.hf_config import HFConfig
-from architectures.pretrained.state_space.jamba import hybrid_config
-from architectures.pretrained.state_space.mamba import USUAL_LENGTH
-from architectures.pretrained.tensor_rules import Rule, Same, layered
+from archbench.architectures.pretrained.hf_config import HFConfig
+from archbench.architectures.pretrained.state_space.jamba import hybrid_config
+from archbench.architectures.pretrained.state_space.mamba import USUAL_LENGTH
+from archbench.architectures.pretrained.tensor_rules import Rule, Same, layered
 
 DEFAULTS: HFConfig = {
     "num_heads": 8,

@@ -8,13 +8,13 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from experiments.data.cache_room import check_room, work_folder
-from experiments.data.corpus import SPLITS, carved_splits, split_of
-from experiments.data.preparation.part import PartContent, PartRecord, read_part, record_of
-from experiments.data.preparation.plan import Part, Preparation
-from experiments.data.token_file import publish
-from experiments.data.token_writer import BYTES_DTYPE, Documents, TokenWriter
-from experiments.runtime.errors import DataError
+from archbench.experiments.data.cache_room import check_room, work_folder
+from archbench.experiments.data.corpus import SPLITS, carved_splits, split_of
+from archbench.experiments.data.preparation.part import PartContent, PartRecord, read_part, record_of
+from archbench.experiments.data.preparation.plan import Part, Preparation
+from archbench.experiments.data.token_file import publish
+from archbench.experiments.data.token_writer import BYTES_DTYPE, Documents, TokenWriter
+from archbench.experiments.runtime.errors import DataError
 
 _CHUNK = 2**22
 """Tokens that are sorted into splits at once, about."""

@@ -24,15 +24,15 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import TypedDict
 
-from experiments.data.document import text_of_row
-from experiments.data.file_hashes import file_hash
-from experiments.data.hub import place_of
-from experiments.data.preparation.plan import Part, Preparation
-from experiments.data.token_writer import BYTES_DTYPE, Documents, token_dtype
-from experiments.data.tokenizers.tokenizer import TextTokenizer
-from experiments.runtime.atomic_io import unique_name, write_json
-from experiments.runtime.errors import CheckpointError, DataError, RunError, is_full
-from experiments.runtime.json_state import read_json
+from archbench.experiments.data.document import text_of_row
+from archbench.experiments.data.file_hashes import file_hash
+from archbench.experiments.data.hub import place_of
+from archbench.experiments.data.preparation.plan import Part, Preparation
+from archbench.experiments.data.token_writer import BYTES_DTYPE, Documents, token_dtype
+from archbench.experiments.data.tokenizers.tokenizer import TextTokenizer
+from archbench.experiments.runtime.atomic_io import unique_name, write_json
+from archbench.experiments.runtime.errors import CheckpointError, DataError, RunError, is_full
+from archbench.experiments.runtime.json_state import read_json
 
 ROW = np.dtype([("tokens", "<i8"), ("bytes", "<i8"), ("blank", "?"), ("lossy", "?")])
 """A row of the dataset: its tokens, end tokens included, -1 where its text is empty and left out; the bytes

@@ -17,16 +17,16 @@ from typing import Any
 
 from typing_extensions import TypedDict
 
-from experiments.data.cache_room import work_folder
-from experiments.data.corpus import SPLITS, CorpusConfig, carved_splits, documents
-from experiments.data.hub import data_files, open_hub
-from experiments.data.token_file import planned_folder, publish
-from experiments.data.token_writer import TokenSettings
-from experiments.data.tokenizers.make_tokenizer import load_tokenizer, train_tokenizer
-from experiments.data.tokenizers.tokenizer import TextTokenizer, TokenizerConfig
-from experiments.runtime.atomic_io import plain, write_json
-from experiments.runtime.errors import DataError
-from experiments.runtime.json_state import read_json
+from archbench.experiments.data.cache_room import work_folder
+from archbench.experiments.data.corpus import SPLITS, CorpusConfig, carved_splits, documents
+from archbench.experiments.data.hub import data_files, open_hub
+from archbench.experiments.data.token_file import planned_folder, publish
+from archbench.experiments.data.token_writer import TokenSettings
+from archbench.experiments.data.tokenizers.make_tokenizer import load_tokenizer, train_tokenizer
+from archbench.experiments.data.tokenizers.tokenizer import TextTokenizer, TokenizerConfig
+from archbench.experiments.runtime.atomic_io import plain, write_json
+from archbench.experiments.runtime.errors import DataError
+from archbench.experiments.runtime.json_state import read_json
 
 NAME = "plan.json"
 MOST_PARTS = 4096

@@ -15,12 +15,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection, wait
 
-from experiments.data.preparation.part import PartRecord, Worker, record_of
-from experiments.data.preparation.plan import Part, Preparation
-from experiments.runtime.child_processes import end_with
-from experiments.runtime.console import clock, count
-from experiments.runtime.errors import RunError
-from experiments.runtime.machine import usable_cores
+from archbench.experiments.data.preparation.part import PartRecord, Worker, record_of
+from archbench.experiments.data.preparation.plan import Part, Preparation
+from archbench.experiments.runtime.child_processes import end_with
+from archbench.experiments.runtime.console import clock, count
+from archbench.experiments.runtime.errors import RunError
+from archbench.experiments.runtime.machine import usable_cores
 
 PROGRESS_SECONDS = 5.0
 """Seconds between two lines of progress."""

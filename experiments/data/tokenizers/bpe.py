@@ -10,7 +10,7 @@ import numpy as np
 from tokenizers import AddedToken, Regex, models, pre_tokenizers, processors, trainers
 from tokenizers import Tokenizer as HFTokenizer
 
-from experiments.data.tokenizers.tokenizer import (
+from archbench.experiments.data.tokenizers.tokenizer import (
     TextTokenizer,
     TokenizedText,
     TokenizerConfig,
@@ -18,8 +18,8 @@ from experiments.data.tokenizers.tokenizer import (
     make_normalizer,
     tokenize_with_offsets,
 )
-from experiments.data.tokenizers.vocabulary import Vocabulary
-from experiments.runtime.errors import DataError
+from archbench.experiments.data.tokenizers.vocabulary import Vocabulary
+from archbench.experiments.runtime.errors import DataError
 
 # "byte_level" is the pattern of GPT-2. The other stages preserve the text at which they split.
 _STAGES = {

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from experiments.data.tokenizers.folder_vocabulary import read_json, special_names
-from experiments.data.tokenizers.template_sandbox import render
-from experiments.runtime.errors import ConfigError, DataError
+from archbench.experiments.data.tokenizers.folder_vocabulary import read_json, special_names
+from archbench.experiments.data.tokenizers.template_sandbox import render
+from archbench.experiments.runtime.errors import ConfigError, DataError
 
 TEMPLATE, SETTINGS = "chat_template.jinja", "tokenizer_config.json"
 

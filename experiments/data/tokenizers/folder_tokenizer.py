@@ -21,7 +21,7 @@ from typing import Any
 from tokenizers import AddedToken, Encoding
 from tokenizers import Tokenizer as HFTokenizer
 
-from experiments.data.tokenizers.folder_vocabulary import (
+from archbench.experiments.data.tokenizers.folder_vocabulary import (
     IDS,
     FolderVocabulary,
     find_roles,
@@ -31,14 +31,14 @@ from experiments.data.tokenizers.folder_vocabulary import (
     special_names,
     table_rows,
 )
-from experiments.data.tokenizers.tokenizer import (
+from archbench.experiments.data.tokenizers.tokenizer import (
     TextTokenizer,
     TokenizedText,
     TokenizerConfig,
     byte_level_alphabet,
     tokenize_with_offsets,
 )
-from experiments.runtime.errors import DataError
+from archbench.experiments.runtime.errors import DataError
 
 FILES = (
     "tokenizer.json",

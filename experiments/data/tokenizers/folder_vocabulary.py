@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from experiments.data.tokenizers.vocabulary import Vocabulary
-from experiments.runtime import json_state
-from experiments.runtime.errors import DataError
+from archbench.experiments.data.tokenizers.vocabulary import Vocabulary
+from archbench.experiments.runtime import json_state
+from archbench.experiments.runtime.errors import DataError
 
 IDS = "token_ids.json"
 """File in the folder of a run with the ids of special tokens of the folder that its tokenizer is from."""

@@ -8,11 +8,11 @@ from pathlib import Path
 
 from tokenizers import Tokenizer as HFTokenizer
 
-from experiments.data.tokenizers.bpe import BPETokenizer
-from experiments.data.tokenizers.folder_tokenizer import FolderTokenizer, identity
-from experiments.data.tokenizers.tokenizer import ByteTokenizer, TextTokenizer, TokenizerConfig
-from experiments.runtime.errors import DataError
-from experiments.runtime.special_files import check_file
+from archbench.experiments.data.tokenizers.bpe import BPETokenizer
+from archbench.experiments.data.tokenizers.folder_tokenizer import FolderTokenizer, identity
+from archbench.experiments.data.tokenizers.tokenizer import ByteTokenizer, TextTokenizer, TokenizerConfig
+from archbench.experiments.runtime.errors import DataError
+from archbench.experiments.runtime.special_files import check_file
 
 BYTES_OF_TEXT = 2
 """Version of how the bytes of tokens are counted where they depend on the text.

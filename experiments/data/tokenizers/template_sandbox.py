@@ -16,7 +16,7 @@ from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 
-from experiments.runtime.child_processes import end_with_parent, run_python
+from archbench.experiments.runtime.child_processes import end_with_parent, run_python
 
 SECONDS, GIB = 10, 1
 """Time of a processor, and memory, that a template may take."""

@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer as HFTokenizer
 from tokenizers import models, normalizers, pre_tokenizers
 
-from experiments.data.tokenizers.vocabulary import Vocabulary
-from experiments.runtime.errors import DataError, nearest
+from archbench.experiments.data.tokenizers.vocabulary import Vocabulary
+from archbench.experiments.runtime.errors import DataError, nearest
 
 
 @dataclass(frozen=True, kw_only=True)

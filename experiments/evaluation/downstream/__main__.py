@@ -14,10 +14,10 @@ from __future__ import annotations
 
 import sys
 
-from experiments.config.hydra_app import start
+from archbench.experiments.config.hydra_app import start
 
-if __name__ == "__main__":  # before the imports below: see experiments.config.hydra_app
-    start("experiments.evaluation.downstream.__main__.downstream", "downstream")
+if __name__ == "__main__":  # before the imports below: see archbench.experiments.config.hydra_app
+    start("archbench.experiments.evaluation.downstream.__main__.downstream", "downstream")
     sys.exit()
 
 import contextlib
@@ -30,20 +30,31 @@ from typing import TYPE_CHECKING
 import numpy as np
 from omegaconf import DictConfig
 
-from experiments.config.schema import DeviceConfig
-from experiments.config.sections import plain_tree
-from experiments.config.structured import component, typed
-from experiments.data.counter_rng import permute
-from experiments.evaluation.downstream.answer_likelihood import AnswerScorer
-from experiments.evaluation.downstream.local_tasks import local_task
-from experiments.evaluation.downstream.results import Row, append, check_shots, print_table, task_rows
-from experiments.run.load_model import LoadedModel, UnmaskingOverrides, load_model, override_unmasking
-from experiments.run.plan import build_task
-from experiments.runtime.console import Console
-from experiments.runtime.device import configure_process, torch_device
-from experiments.runtime.errors import ConfigError, DataError, nearest
-from experiments.runtime.seeds import stream
-from experiments.tasks.task import Task
+from archbench.experiments.config.schema import DeviceConfig
+from archbench.experiments.config.sections import plain_tree
+from archbench.experiments.config.structured import component, typed
+from archbench.experiments.data.counter_rng import permute
+from archbench.experiments.evaluation.downstream.answer_likelihood import AnswerScorer
+from archbench.experiments.evaluation.downstream.local_tasks import local_task
+from archbench.experiments.evaluation.downstream.results import (
+    Row,
+    append,
+    check_shots,
+    print_table,
+    task_rows,
+)
+from archbench.experiments.run.load_model import (
+    LoadedModel,
+    UnmaskingOverrides,
+    load_model,
+    override_unmasking,
+)
+from archbench.experiments.run.plan import build_task
+from archbench.experiments.runtime.console import Console
+from archbench.experiments.runtime.device import configure_process, torch_device
+from archbench.experiments.runtime.errors import ConfigError, DataError, nearest
+from archbench.experiments.runtime.seeds import stream
+from archbench.experiments.tasks.task import Task
 
 if TYPE_CHECKING:
     from lm_eval.tasks.manager import TaskDict, TaskManager
@@ -129,7 +140,7 @@ def evaluate(
     """Return a row for each metric of each task, in order; ``local_tasks`` are those of archbench."""
     from lm_eval import evaluator  # imports in seconds, which would delay every command
 
-    from experiments.evaluation.downstream.lm_eval_model import HarnessModel
+    from archbench.experiments.evaluation.downstream.lm_eval_model import HarnessModel
 
     scorer = AnswerScorer(
         saved, samples=config.samples, seed=config.seed, batch_size=config.batch_size, device=config.device

@@ -15,17 +15,17 @@ from dataclasses import dataclass
 
 import torch
 
-from experiments.config.schema import DeviceConfig
-from experiments.objectives.diffusion.masked_diffusion import MaskedDiffusion
-from experiments.objectives.finite_outputs import CAUSE, watched_outputs
-from experiments.objectives.language_modelling.masked_lm import MaskedLM, MaskedLMConfig
-from experiments.objectives.objective import Objective
-from experiments.run.load_model import LoadedModel
-from experiments.runtime.device import inference, torch_device
-from experiments.runtime.errors import ConfigError, DataError, DivergedError
-from experiments.runtime.seeds import stream
-from experiments.tasks.metrics import Likelihood
-from experiments.tasks.task import Batch
+from archbench.experiments.config.schema import DeviceConfig
+from archbench.experiments.objectives.diffusion.masked_diffusion import MaskedDiffusion
+from archbench.experiments.objectives.finite_outputs import CAUSE, watched_outputs
+from archbench.experiments.objectives.language_modelling.masked_lm import MaskedLM, MaskedLMConfig
+from archbench.experiments.objectives.objective import Objective
+from archbench.experiments.run.load_model import LoadedModel
+from archbench.experiments.runtime.device import inference, torch_device
+from archbench.experiments.runtime.errors import ConfigError, DataError, DivergedError
+from archbench.experiments.runtime.seeds import stream
+from archbench.experiments.tasks.metrics import Likelihood
+from archbench.experiments.tasks.task import Batch
 
 PAD_TO = 16
 """Answers are padded to a multiple of it. The padding of an answer depends only on its length, and so do

@@ -13,14 +13,18 @@ from lm_eval.api.instance import Instance
 from lm_eval.api.model import LM
 from lm_eval.models.utils import normalize_gen_kwargs, postprocess_generated_text
 
-from experiments.config.schema import DeviceConfig
-from experiments.evaluation.downstream.answer_likelihood import AnswerScore, AnswerScorer, ScoringRequest
-from experiments.evaluation.downstream.readers import NONE, HarnessReader, RunReader
-from experiments.objectives.decoding.sampling import GREEDY, SamplingConfig
-from experiments.run.load_model import LoadedModel
-from experiments.runtime.device import inference, torch_device
-from experiments.runtime.errors import DataError
-from experiments.runtime.seeds import stream
+from archbench.experiments.config.schema import DeviceConfig
+from archbench.experiments.evaluation.downstream.answer_likelihood import (
+    AnswerScore,
+    AnswerScorer,
+    ScoringRequest,
+)
+from archbench.experiments.evaluation.downstream.readers import NONE, HarnessReader, RunReader
+from archbench.experiments.objectives.decoding.sampling import GREEDY, SamplingConfig
+from archbench.experiments.run.load_model import LoadedModel
+from archbench.experiments.runtime.device import inference, torch_device
+from archbench.experiments.runtime.errors import DataError
+from archbench.experiments.runtime.seeds import stream
 
 MOST_TOKENS = 256
 """Default number of generated tokens, that of the harness."""

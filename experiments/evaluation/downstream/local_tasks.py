@@ -6,12 +6,12 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from experiments.data.counter_rng import permute
-from experiments.runtime.errors import ConfigError
-from experiments.runtime.seeds import stream
-from experiments.tasks.task import Task
-from experiments.tasks.text.sequence_classification import Sentences
-from experiments.tasks.text.text_pairs import Pairs
+from archbench.experiments.data.counter_rng import permute
+from archbench.experiments.runtime.errors import ConfigError
+from archbench.experiments.runtime.seeds import stream
+from archbench.experiments.tasks.task import Task
+from archbench.experiments.tasks.text.sequence_classification import Sentences
+from archbench.experiments.tasks.text.text_pairs import Pairs
 
 MADE = 256
 """Pairs taken of each split where they never run out."""

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 
-from experiments.data.tokenizers.folder_tokenizer import FolderTokenizer
-from experiments.run.load_model import LoadedModel
+from archbench.experiments.data.tokenizers.folder_tokenizer import FolderTokenizer
+from archbench.experiments.run.load_model import LoadedModel
 
 NONE = -1
 """Placeholder for the context before a text; the objective adds the begin token."""

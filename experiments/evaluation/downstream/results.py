@@ -16,16 +16,16 @@ import rich.box
 import rich.console
 import rich.table
 
-from experiments.evaluation.downstream.answer_likelihood import AnswerScorer
-from experiments.objectives.diffusion.unmasking_sampler import UnmaskingObjective
-from experiments.run.load_model import LoadedModel
-from experiments.runtime.atomic_io import plain
-from experiments.runtime.console import plus_minus, print_tables
-from experiments.runtime.errors import ConfigError, DataError
-from experiments.tasks.metrics import jackknife
+from archbench.experiments.evaluation.downstream.answer_likelihood import AnswerScorer
+from archbench.experiments.objectives.diffusion.unmasking_sampler import UnmaskingObjective
+from archbench.experiments.run.load_model import LoadedModel
+from archbench.experiments.runtime.atomic_io import plain
+from archbench.experiments.runtime.console import plus_minus, print_tables
+from archbench.experiments.runtime.errors import ConfigError, DataError
+from archbench.experiments.tasks.metrics import jackknife
 
 if TYPE_CHECKING:
-    from experiments.evaluation.downstream.lm_eval_model import Key, Note
+    from archbench.experiments.evaluation.downstream.lm_eval_model import Key, Note
 
 UNITS = {"acc": "share", "acc_norm": "share", "exact_match": "share", "bits_per_byte": "bits/byte"}
 

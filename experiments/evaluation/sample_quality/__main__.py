@@ -15,10 +15,10 @@ from __future__ import annotations
 
 import sys
 
-from experiments.config.hydra_app import start
+from archbench.experiments.config.hydra_app import start
 
-if __name__ == "__main__":  # before the imports below: see experiments.config.hydra_app
-    start("experiments.evaluation.sample_quality.__main__.sample_quality", "sample_quality")
+if __name__ == "__main__":  # before the imports below: see archbench.experiments.config.hydra_app
+    start("archbench.experiments.evaluation.sample_quality.__main__.sample_quality", "sample_quality")
     sys.exit()
 
 import time
@@ -28,27 +28,32 @@ from pathlib import Path
 import torch
 from omegaconf import DictConfig
 
-from experiments.config.schema import DeviceConfig
-from experiments.config.sections import plain_tree
-from experiments.config.structured import typed
-from experiments.evaluation.measure import EVALUATION_SEED
-from experiments.evaluation.sample_quality.statistics import Judgement, distinct, judged, token_entropy
-from experiments.evaluation.sample_quality.table import Row, render, write
-from experiments.objectives.decoding.sampling import SamplingConfig
-from experiments.objectives.decoding.stops import stop_tokens
-from experiments.objectives.diffusion.unmasking_sampler import UnmaskingObjective
-from experiments.run.load_model import (
+from archbench.experiments.config.schema import DeviceConfig
+from archbench.experiments.config.sections import plain_tree
+from archbench.experiments.config.structured import typed
+from archbench.experiments.evaluation.measure import EVALUATION_SEED
+from archbench.experiments.evaluation.sample_quality.statistics import (
+    Judgement,
+    distinct,
+    judged,
+    token_entropy,
+)
+from archbench.experiments.evaluation.sample_quality.table import Row, render, write
+from archbench.experiments.objectives.decoding.sampling import SamplingConfig
+from archbench.experiments.objectives.decoding.stops import stop_tokens
+from archbench.experiments.objectives.diffusion.unmasking_sampler import UnmaskingObjective
+from archbench.experiments.run.load_model import (
     LoadedModel,
     UnmaskingOverrides,
     load_model,
     override_unmasking,
     read_run,
 )
-from experiments.run.model_files import is_run_folder
-from experiments.runtime.console import print_tables
-from experiments.runtime.device import configure_process, inference, torch_device
-from experiments.runtime.errors import ConfigError
-from experiments.runtime.seeds import stream
+from archbench.experiments.run.model_files import is_run_folder
+from archbench.experiments.runtime.console import print_tables
+from archbench.experiments.runtime.device import configure_process, inference, torch_device
+from archbench.experiments.runtime.errors import ConfigError
+from archbench.experiments.runtime.seeds import stream
 
 Texts = list[list[int]]
 

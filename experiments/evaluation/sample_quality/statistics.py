@@ -13,14 +13,14 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from experiments.config.schema import DeviceConfig
-from experiments.objectives.decoding.prefill import pad_right
-from experiments.objectives.language_modelling.causal_lm import CausalLM, CausalLMConfig
-from experiments.run.load_model import LoadedModel
-from experiments.runtime.device import inference, torch_device
-from experiments.runtime.errors import DataError
-from experiments.tasks.metrics import bits_per_byte, jackknife
-from experiments.tasks.task import Batch
+from archbench.experiments.config.schema import DeviceConfig
+from archbench.experiments.objectives.decoding.prefill import pad_right
+from archbench.experiments.objectives.language_modelling.causal_lm import CausalLM, CausalLMConfig
+from archbench.experiments.run.load_model import LoadedModel
+from archbench.experiments.runtime.device import inference, torch_device
+from archbench.experiments.runtime.errors import DataError
+from archbench.experiments.tasks.metrics import bits_per_byte, jackknife
+from archbench.experiments.tasks.task import Batch
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from rich.table import Table
 
-from experiments.runtime.console import plain_table, plus_minus
-from experiments.runtime.errors import ConfigError
+from archbench.experiments.runtime.console import plain_table, plus_minus
+from archbench.experiments.runtime.errors import ConfigError
 
 
 @dataclass(frozen=True, kw_only=True)

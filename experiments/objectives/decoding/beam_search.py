@@ -15,11 +15,11 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from architectures.backbone import Backbone
-from experiments.data.tokenizers.vocabulary import Vocabulary
-from experiments.objectives.decoding.prefill import PrefillState, prefill, prompt_rows
-from experiments.objectives.decoding.sampling import Constraints, allowed_tokens, penalise
-from experiments.objectives.finite_outputs import check_logits
+from archbench.architectures.backbone import Backbone
+from archbench.experiments.data.tokenizers.vocabulary import Vocabulary
+from archbench.experiments.objectives.decoding.prefill import PrefillState, prefill, prompt_rows
+from archbench.experiments.objectives.decoding.sampling import Constraints, allowed_tokens, penalise
+from archbench.experiments.objectives.finite_outputs import check_logits
 
 EARLY_STOPPING = ("full", "heuristic", "never")
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from architectures.backbone import Backbone
-from architectures.decoding_state import DecodingState
+from archbench.architectures.backbone import Backbone
+from archbench.architectures.decoding_state import DecodingState
 
 
 @dataclass(kw_only=True)

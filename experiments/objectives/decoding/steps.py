@@ -20,13 +20,13 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from architectures.backbone import Backbone
-from architectures.backbones.encoder_decoder import EncoderDecoder
-from architectures.backbones.stack import Stack
-from architectures.decoding_state import DecodingState
-from architectures.kernels import pointwise
-from architectures.layers.attention.base import SoftmaxAttention
-from architectures.layers.attention.kv_cache import (
+from archbench.architectures.backbone import Backbone
+from archbench.architectures.backbones.encoder_decoder import EncoderDecoder
+from archbench.architectures.backbones.stack import Stack
+from archbench.architectures.decoding_state import DecodingState
+from archbench.architectures.kernels import pointwise
+from archbench.architectures.layers.attention.base import SoftmaxAttention
+from archbench.architectures.layers.attention.kv_cache import (
     Cache,
     ContiguousCache,
     Int8Cache,
@@ -34,9 +34,9 @@ from architectures.layers.attention.kv_cache import (
     check_room,
     quantise,
 )
-from architectures.layers.context import Context
-from architectures.layers.mixture_of_depths import RoutedBlock
-from architectures.layers.moe.experts import Experts
+from archbench.architectures.layers.context import Context
+from archbench.architectures.layers.mixture_of_depths import RoutedBlock
+from archbench.architectures.layers.moe.experts import Experts
 
 FEWEST = 32
 """Tokens from which on a graph is captured: capturing costs the time of a few steps."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from experiments.data.tokenizers.folder_tokenizer import FolderTokenizer
-from experiments.data.tokenizers.tokenizer import TextTokenizer
-from experiments.runtime.errors import ConfigError
+from archbench.experiments.data.tokenizers.folder_tokenizer import FolderTokenizer
+from archbench.experiments.data.tokenizers.tokenizer import TextTokenizer
+from archbench.experiments.runtime.errors import ConfigError
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,11 +15,11 @@ from dataclasses import dataclass
 
 import torch
 
-from experiments.objectives.diffusion.bound_estimator import fixed_count
-from experiments.objectives.diffusion.masked_diffusion import MaskedDiffusion, MaskedDiffusionConfig
-from experiments.objectives.diffusion.noise_schedules import NoiseConfig
-from experiments.objectives.objective import View
-from experiments.tasks.task import Batch
+from archbench.experiments.objectives.diffusion.bound_estimator import fixed_count
+from archbench.experiments.objectives.diffusion.masked_diffusion import MaskedDiffusion, MaskedDiffusionConfig
+from archbench.experiments.objectives.diffusion.noise_schedules import NoiseConfig
+from archbench.experiments.objectives.objective import View
+from archbench.experiments.tasks.task import Batch
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,16 +16,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from architectures.backbone import Backbone, Capabilities
-from experiments.objectives.decoding.prefill import pad_right
-from experiments.objectives.decoding.sampling import SamplingConfig, allowed_tokens
-from experiments.objectives.diffusion.masked_diffusion import MaskedDiffusion, MaskedDiffusionConfig
-from experiments.objectives.diffusion.unmasking_sampler import up_to
-from experiments.objectives.diffusion.unmasking_schedule import Unmasker, UnmaskingConfig
-from experiments.objectives.objective import View
-from experiments.runtime.errors import ConfigError, DataError
-from experiments.tasks.metrics import Likelihood
-from experiments.tasks.task import Batch
+from archbench.architectures.backbone import Backbone, Capabilities
+from archbench.experiments.objectives.decoding.prefill import pad_right
+from archbench.experiments.objectives.decoding.sampling import SamplingConfig, allowed_tokens
+from archbench.experiments.objectives.diffusion.masked_diffusion import MaskedDiffusion, MaskedDiffusionConfig
+from archbench.experiments.objectives.diffusion.unmasking_sampler import up_to
+from archbench.experiments.objectives.diffusion.unmasking_schedule import Unmasker, UnmaskingConfig
+from archbench.experiments.objectives.objective import View
+from archbench.experiments.runtime.errors import ConfigError, DataError
+from archbench.experiments.tasks.metrics import Likelihood
+from archbench.experiments.tasks.task import Batch
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,8 +15,12 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from experiments.objectives.diffusion.noise_schedules import NoiseConfig, inverse_weight, masked_fraction
-from experiments.objectives.objective import row_noise
+from archbench.experiments.objectives.diffusion.noise_schedules import (
+    NoiseConfig,
+    inverse_weight,
+    masked_fraction,
+)
+from archbench.experiments.objectives.objective import row_noise
 
 Noised = tuple[Tensor, Tensor, Tensor]
 

@@ -21,25 +21,25 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from architectures.backbone import Backbone, Capabilities, Output
-from experiments.objectives.decoding.sampling import GREEDY, SamplingConfig
-from experiments.objectives.diffusion.bound_estimator import by_time, fixed_count
-from experiments.objectives.diffusion.noise_schedules import (
+from archbench.architectures.backbone import Backbone, Capabilities, Output
+from archbench.experiments.objectives.decoding.sampling import GREEDY, SamplingConfig
+from archbench.experiments.objectives.diffusion.bound_estimator import by_time, fixed_count
+from archbench.experiments.objectives.diffusion.noise_schedules import (
     NoiseConfig,
     draw_times,
     inverse_weight,
     masked_fraction,
 )
-from experiments.objectives.diffusion.unmasking_path import path_nats
-from experiments.objectives.diffusion.unmasking_sampler import UnmaskingObjective
-from experiments.objectives.diffusion.unmasking_schedule import UnmaskingConfig
-from experiments.objectives.generation_metrics import (
+from archbench.experiments.objectives.diffusion.unmasking_path import path_nats
+from archbench.experiments.objectives.diffusion.unmasking_sampler import UnmaskingObjective
+from archbench.experiments.objectives.diffusion.unmasking_schedule import UnmaskingConfig
+from archbench.experiments.objectives.generation_metrics import (
     ended_answers,
     generated_examples,
     generation_metrics,
     source_prompts,
 )
-from experiments.objectives.objective import (
+from archbench.experiments.objectives.objective import (
     Score,
     TokenScores,
     View,
@@ -47,9 +47,9 @@ from experiments.objectives.objective import (
     separate_generators,
     weighted_cross_entropy,
 )
-from experiments.runtime.errors import nearest
-from experiments.tasks.metrics import Likelihood, Metric, bits_per_byte, jackknife
-from experiments.tasks.task import Batch, Task
+from archbench.experiments.runtime.errors import nearest
+from archbench.experiments.tasks.metrics import Likelihood, Metric, bits_per_byte, jackknife
+from archbench.experiments.tasks.task import Batch, Task
 
 ESTIMATORS = {
     "fixed_count": "NELBO, a fixed number of masks drawn uniformly, stratified",

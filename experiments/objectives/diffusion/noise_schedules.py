@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from experiments.runtime.errors import nearest
+from archbench.experiments.runtime.errors import nearest
 
 TIMES = ("shared_offset", "antithetic", "independent")
 

@@ -16,12 +16,12 @@ from collections.abc import Sequence
 
 import torch
 
-from architectures.backbone import Backbone
-from experiments.objectives.diffusion.masked_diffusion import MaskedDiffusion, MaskedDiffusionConfig
-from experiments.objectives.diffusion.unmasking_path import path_nats
-from experiments.objectives.objective import Objective, Score, TokenScores, scored_bytes
-from experiments.tasks.metrics import Likelihood
-from experiments.tasks.task import Batch
+from archbench.architectures.backbone import Backbone
+from archbench.experiments.objectives.diffusion.masked_diffusion import MaskedDiffusion, MaskedDiffusionConfig
+from archbench.experiments.objectives.diffusion.unmasking_path import path_nats
+from archbench.experiments.objectives.objective import Objective, Score, TokenScores, scored_bytes
+from archbench.experiments.tasks.metrics import Likelihood
+from archbench.experiments.tasks.task import Batch
 
 
 class PathLikelihood(MaskedDiffusion):

@@ -19,21 +19,21 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from architectures.backbone import Backbone, Output
-from experiments.objectives.decoding.sampling import SamplingConfig, allowed_tokens, draw, process
-from experiments.objectives.diffusion.masked_diffusion import MaskedDiffusion, MaskedDiffusionConfig
-from experiments.objectives.diffusion.noise_schedules import (
+from archbench.architectures.backbone import Backbone, Output
+from archbench.experiments.objectives.decoding.sampling import SamplingConfig, allowed_tokens, draw, process
+from archbench.experiments.objectives.diffusion.masked_diffusion import MaskedDiffusion, MaskedDiffusionConfig
+from archbench.experiments.objectives.diffusion.noise_schedules import (
     draw_times,
     inverse_weight,
     masked_fraction,
     time_grid,
 )
-from experiments.objectives.diffusion.unmasking_sampler import check_penalty, padded_texts
-from experiments.objectives.diffusion.unmasking_schedule import UnmaskingConfig
-from experiments.objectives.finite_outputs import check_logits
-from experiments.objectives.objective import View, row_noise
-from experiments.tasks.metrics import Likelihood
-from experiments.tasks.task import Batch, Task
+from archbench.experiments.objectives.diffusion.unmasking_sampler import check_penalty, padded_texts
+from archbench.experiments.objectives.diffusion.unmasking_schedule import UnmaskingConfig
+from archbench.experiments.objectives.finite_outputs import check_logits
+from archbench.experiments.objectives.objective import View, row_noise
+from archbench.experiments.tasks.metrics import Likelihood
+from archbench.experiments.tasks.task import Batch, Task
 
 SMALLEST_ALPHA = 1e-4
 """The integrand is proportional to alpha near time 1, where dividing by alpha would amplify rounding."""

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from architectures.backbone import Backbone
-from experiments.data.tokenizers.vocabulary import Vocabulary
-from experiments.objectives.decoding.sampling import SamplingConfig
-from experiments.objectives.diffusion.noise_schedules import NoiseConfig
-from experiments.objectives.diffusion.unmasking_sampler import guided_predictor
-from experiments.objectives.diffusion.unmasking_schedule import Unmasker, UnmaskingConfig
-from experiments.tasks.task import Batch
+from archbench.architectures.backbone import Backbone
+from archbench.experiments.data.tokenizers.vocabulary import Vocabulary
+from archbench.experiments.objectives.decoding.sampling import SamplingConfig
+from archbench.experiments.objectives.diffusion.noise_schedules import NoiseConfig
+from archbench.experiments.objectives.diffusion.unmasking_sampler import guided_predictor
+from archbench.experiments.objectives.diffusion.unmasking_schedule import Unmasker, UnmaskingConfig
+from archbench.experiments.tasks.task import Batch
 
 
 @torch.no_grad()

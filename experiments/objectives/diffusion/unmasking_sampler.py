@@ -15,15 +15,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from architectures.backbone import Backbone
-from experiments.data.tokenizers.vocabulary import Vocabulary
-from experiments.objectives.decoding.prefill import pad_right
-from experiments.objectives.decoding.sampling import SamplingConfig, allowed_tokens
-from experiments.objectives.diffusion.noise_schedules import NoiseConfig
-from experiments.objectives.diffusion.unmasking_schedule import Predictor, Unmasker, UnmaskingConfig
-from experiments.objectives.objective import Objective
-from experiments.runtime.errors import ConfigError, DataError
-from experiments.tasks.task import Task
+from archbench.architectures.backbone import Backbone
+from archbench.experiments.data.tokenizers.vocabulary import Vocabulary
+from archbench.experiments.objectives.decoding.prefill import pad_right
+from archbench.experiments.objectives.decoding.sampling import SamplingConfig, allowed_tokens
+from archbench.experiments.objectives.diffusion.noise_schedules import NoiseConfig
+from archbench.experiments.objectives.diffusion.unmasking_schedule import Predictor, Unmasker, UnmaskingConfig
+from archbench.experiments.objectives.objective import Objective
+from archbench.experiments.runtime.errors import ConfigError, DataError
+from archbench.experiments.tasks.task import Task
 
 
 class UnmaskingObjective(Objective):

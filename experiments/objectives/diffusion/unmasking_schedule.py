@@ -21,10 +21,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from experiments.objectives.decoding.sampling import SamplingConfig, draw, process
-from experiments.objectives.diffusion.noise_schedules import NoiseConfig, time_grid
-from experiments.objectives.finite_outputs import check_logits
-from experiments.runtime.errors import nearest
+from archbench.experiments.objectives.decoding.sampling import SamplingConfig, draw, process
+from archbench.experiments.objectives.diffusion.noise_schedules import NoiseConfig, time_grid
+from archbench.experiments.objectives.finite_outputs import check_logits
+from archbench.experiments.runtime.errors import nearest
 
 METHODS = ("confidence", "ancestral", "first_hitting")
 DETERMINISTIC_ORDERS = ("largest_probability", "margin", "entropy", "left_to_right")

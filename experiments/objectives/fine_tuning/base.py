@@ -9,11 +9,11 @@ from collections.abc import Sequence
 
 import torch
 
-from architectures.backbone import Backbone, Capabilities
-from architectures.layers.readout import POOLINGS
-from experiments.objectives.objective import Objective, Score, View
-from experiments.runtime.errors import DataError, nearest
-from experiments.tasks.task import Batch
+from archbench.architectures.backbone import Backbone, Capabilities
+from archbench.architectures.layers.readout import POOLINGS
+from archbench.experiments.objectives.objective import Objective, Score, View
+from archbench.experiments.runtime.errors import DataError, nearest
+from archbench.experiments.tasks.task import Batch
 
 AUTO = "auto"
 

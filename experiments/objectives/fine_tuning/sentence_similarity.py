@@ -17,13 +17,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from architectures.backbone import Backbone, Output
-from architectures.layers.readout import VectorReadout
-from experiments.data.tokenizers.vocabulary import Vocabulary
-from experiments.objectives.fine_tuning.base import ReadoutObjective, check_pooling, pooling_for
-from experiments.objectives.objective import Score, View
-from experiments.tasks.metrics import Likelihood, Metric, pearson, spearman, split_metrics
-from experiments.tasks.task import Batch
+from archbench.architectures.backbone import Backbone, Output
+from archbench.architectures.layers.readout import VectorReadout
+from archbench.experiments.data.tokenizers.vocabulary import Vocabulary
+from archbench.experiments.objectives.fine_tuning.base import ReadoutObjective, check_pooling, pooling_for
+from archbench.experiments.objectives.objective import Score, View
+from archbench.experiments.tasks.metrics import Likelihood, Metric, pearson, spearman, split_metrics
+from archbench.experiments.tasks.task import Batch
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,18 +16,25 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from architectures.backbone import Backbone, Output
-from architectures.layers.readout import SequenceReadout
-from experiments.objectives.fine_tuning.base import (
+from archbench.architectures.backbone import Backbone, Output
+from archbench.architectures.layers.readout import SequenceReadout
+from archbench.experiments.objectives.fine_tuning.base import (
     ReadoutObjective,
     check_dropout,
     check_pooling,
     pooling_for,
     valid_or_none,
 )
-from experiments.objectives.objective import Score, View
-from experiments.tasks.metrics import Likelihood, Metric, accuracy, macro_f1, matthews, split_metrics
-from experiments.tasks.task import Batch
+from archbench.experiments.objectives.objective import Score, View
+from archbench.experiments.tasks.metrics import (
+    Likelihood,
+    Metric,
+    accuracy,
+    macro_f1,
+    matthews,
+    split_metrics,
+)
+from archbench.experiments.tasks.task import Batch
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,13 +17,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from architectures.backbone import Backbone, Output
-from architectures.layers.readout import TokenReadout
-from experiments.objectives.fine_tuning.base import ReadoutObjective, check_dropout, valid_or_none
-from experiments.objectives.objective import Score, View
-from experiments.tasks.metrics import Likelihood, Metric, split_metrics
-from experiments.tasks.task import Batch, TaggedWords
-from experiments.tasks.text.token_classification import entities, is_entity_scheme
+from archbench.architectures.backbone import Backbone, Output
+from archbench.architectures.layers.readout import TokenReadout
+from archbench.experiments.objectives.fine_tuning.base import ReadoutObjective, check_dropout, valid_or_none
+from archbench.experiments.objectives.objective import Score, View
+from archbench.experiments.tasks.metrics import Likelihood, Metric, split_metrics
+from archbench.experiments.tasks.task import Batch, TaggedWords
+from archbench.experiments.tasks.text.token_classification import entities, is_entity_scheme
 
 
 @dataclass(frozen=True, kw_only=True)

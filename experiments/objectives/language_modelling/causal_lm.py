@@ -12,9 +12,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from architectures.backbone import Backbone, Capabilities
-from experiments.objectives.decoding.prefill import PrefillState, pad_right
-from experiments.objectives.objective import (
+from archbench.architectures.backbone import Backbone, Capabilities
+from archbench.experiments.objectives.decoding.prefill import PrefillState, pad_right
+from archbench.experiments.objectives.objective import (
     Objective,
     Score,
     TokenScores,
@@ -23,8 +23,8 @@ from experiments.objectives.objective import (
     documents,
     scored_bytes,
 )
-from experiments.tasks.metrics import Likelihood
-from experiments.tasks.task import Batch
+from archbench.experiments.tasks.metrics import Likelihood
+from archbench.experiments.tasks.task import Batch
 
 
 @dataclass(frozen=True, kw_only=True)

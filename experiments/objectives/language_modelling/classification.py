@@ -12,13 +12,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from architectures.backbone import Backbone, Capabilities, Output
-from architectures.layers.embedding import read_values
-from architectures.layers.readout import SequenceReadout
-from experiments.objectives.objective import Objective, Score, View
-from experiments.runtime.errors import ConfigError, DataError, nearest
-from experiments.tasks.metrics import Likelihood
-from experiments.tasks.task import Batch, Task
+from archbench.architectures.backbone import Backbone, Capabilities, Output
+from archbench.architectures.layers.embedding import read_values
+from archbench.architectures.layers.readout import SequenceReadout
+from archbench.experiments.objectives.objective import Objective, Score, View
+from archbench.experiments.runtime.errors import ConfigError, DataError, nearest
+from archbench.experiments.tasks.metrics import Likelihood
+from archbench.experiments.tasks.task import Batch, Task
 
 POOLINGS = ("answer", "mean")
 

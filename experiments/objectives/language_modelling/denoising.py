@@ -16,12 +16,19 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from architectures.backbone import Backbone, Capabilities
-from experiments.objectives.decoding.prefill import PrefillState
-from experiments.objectives.objective import Objective, Score, TokenScores, View, in_text_order, scored_bytes
-from experiments.objectives.source_target import keep, prefill_target, source_target_view
-from experiments.tasks.metrics import Likelihood
-from experiments.tasks.task import Batch
+from archbench.architectures.backbone import Backbone, Capabilities
+from archbench.experiments.objectives.decoding.prefill import PrefillState
+from archbench.experiments.objectives.objective import (
+    Objective,
+    Score,
+    TokenScores,
+    View,
+    in_text_order,
+    scored_bytes,
+)
+from archbench.experiments.objectives.source_target import keep, prefill_target, source_target_view
+from archbench.experiments.tasks.metrics import Likelihood
+from archbench.experiments.tasks.task import Batch
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,13 +9,13 @@ from collections.abc import Sequence
 
 import torch
 
-from architectures.backbone import Backbone, Capabilities
-from experiments.objectives.decoding.prefill import PrefillState, pad_right
-from experiments.objectives.language_modelling.causal_lm import CausalLM
-from experiments.objectives.objective import Objective, Score, View, scored_bytes
-from experiments.objectives.source_target import cut_out, prefill_target
-from experiments.tasks.metrics import Likelihood
-from experiments.tasks.task import Batch
+from archbench.architectures.backbone import Backbone, Capabilities
+from archbench.experiments.objectives.decoding.prefill import PrefillState, pad_right
+from archbench.experiments.objectives.language_modelling.causal_lm import CausalLM
+from archbench.experiments.objectives.objective import Objective, Score, View, scored_bytes
+from archbench.experiments.objectives.source_target import cut_out, prefill_target
+from archbench.experiments.tasks.metrics import Likelihood
+from archbench.experiments.tasks.task import Batch
 
 
 class FolderContinuation(CausalLM):

@@ -20,11 +20,18 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from architectures.backbone import Backbone, Capabilities
-from experiments.objectives.diffusion.unmasking_sampler import UnmaskingObjective
-from experiments.objectives.objective import Score, TokenScores, View, documents, row_noise, scored_bytes
-from experiments.tasks.metrics import Likelihood, Metric, jackknife
-from experiments.tasks.task import Batch
+from archbench.architectures.backbone import Backbone, Capabilities
+from archbench.experiments.objectives.diffusion.unmasking_sampler import UnmaskingObjective
+from archbench.experiments.objectives.objective import (
+    Score,
+    TokenScores,
+    View,
+    documents,
+    row_noise,
+    scored_bytes,
+)
+from archbench.experiments.tasks.metrics import Likelihood, Metric, jackknife
+from archbench.experiments.tasks.task import Batch
 
 
 @dataclass(frozen=True, kw_only=True)

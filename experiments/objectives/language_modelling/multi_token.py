@@ -11,13 +11,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from architectures.backbone import Backbone, Output, init_normal, linear_flops
-from architectures.kernels.pointwise import cross_entropy
-from architectures.layers.feedforward import DenseFeedForward, FeedForwardConfig, swiglu_width
-from architectures.layers.normalization import RMSNorm
-from experiments.objectives.language_modelling.causal_lm import CausalLM, CausalLMConfig
-from experiments.objectives.objective import View
-from experiments.tasks.task import Task
+from archbench.architectures.backbone import Backbone, Output, init_normal, linear_flops
+from archbench.architectures.kernels.pointwise import cross_entropy
+from archbench.architectures.layers.feedforward import DenseFeedForward, FeedForwardConfig, swiglu_width
+from archbench.architectures.layers.normalization import RMSNorm
+from archbench.experiments.objectives.language_modelling.causal_lm import CausalLM, CausalLMConfig
+from archbench.experiments.objectives.objective import View
+from archbench.experiments.tasks.task import Task
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,10 +15,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from architectures.backbone import Backbone, Capabilities
-from experiments.objectives.decoding.prefill import PrefillState
-from experiments.objectives.language_modelling.causal_lm import CausalLM, CausalLMConfig, next_token_view
-from experiments.objectives.objective import (
+from archbench.architectures.backbone import Backbone, Capabilities
+from archbench.experiments.objectives.decoding.prefill import PrefillState
+from archbench.experiments.objectives.language_modelling.causal_lm import (
+    CausalLM,
+    CausalLMConfig,
+    next_token_view,
+)
+from archbench.experiments.objectives.objective import (
     Objective,
     Score,
     TokenScores,
@@ -27,10 +31,10 @@ from experiments.objectives.objective import (
     row_noise,
     scored_bytes,
 )
-from experiments.objectives.source_target import cut_out, prefill_target
-from experiments.runtime.errors import DataError
-from experiments.tasks.metrics import Likelihood
-from experiments.tasks.task import Batch
+from archbench.experiments.objectives.source_target import cut_out, prefill_target
+from archbench.experiments.runtime.errors import DataError
+from archbench.experiments.tasks.metrics import Likelihood
+from archbench.experiments.tasks.task import Batch
 
 
 @dataclass(frozen=True, kw_only=True)

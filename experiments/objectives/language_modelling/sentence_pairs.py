@@ -25,13 +25,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from architectures.backbone import Backbone, Output
-from architectures.layers.readout import SequenceReadout
-from experiments.objectives.language_modelling.masked_lm import MaskedLM, MaskedLMConfig
-from experiments.objectives.objective import Score, TokenScores, View
-from experiments.runtime.errors import nearest
-from experiments.tasks.metrics import Metric, accuracy, split_metrics
-from experiments.tasks.task import Batch, Task
+from archbench.architectures.backbone import Backbone, Output
+from archbench.architectures.layers.readout import SequenceReadout
+from archbench.experiments.objectives.language_modelling.masked_lm import MaskedLM, MaskedLMConfig
+from archbench.experiments.objectives.objective import Score, TokenScores, View
+from archbench.experiments.runtime.errors import nearest
+from archbench.experiments.tasks.metrics import Metric, accuracy, split_metrics
+from archbench.experiments.tasks.task import Batch, Task
 
 QUESTIONS = ("order", "next")
 MOST_WINDOWS = 2**31

@@ -16,18 +16,22 @@ from typing import Any
 
 import torch
 
-from architectures.backbone import Backbone, Capabilities
-from experiments.data.tokenizers.vocabulary import Vocabulary
-from experiments.objectives.decoding.beam_search import BeamConfig, beam_search
-from experiments.objectives.decoding.prefill import PrefillState, pad_right
-from experiments.objectives.decoding.sampling import GREEDY
-from experiments.objectives.generation_metrics import generated_examples, generation_metrics, source_prompts
-from experiments.objectives.language_modelling.causal_lm import CausalLM, CausalLMConfig
-from experiments.objectives.objective import Objective, Score, View, scored_bytes
-from experiments.objectives.source_target import cut_out, prefill_target, source_target_view
-from experiments.tasks.metrics import Likelihood, Metric
-from experiments.tasks.task import Batch
-from experiments.tasks.text.text_pairs import Pairs
+from archbench.architectures.backbone import Backbone, Capabilities
+from archbench.experiments.data.tokenizers.vocabulary import Vocabulary
+from archbench.experiments.objectives.decoding.beam_search import BeamConfig, beam_search
+from archbench.experiments.objectives.decoding.prefill import PrefillState, pad_right
+from archbench.experiments.objectives.decoding.sampling import GREEDY
+from archbench.experiments.objectives.generation_metrics import (
+    generated_examples,
+    generation_metrics,
+    source_prompts,
+)
+from archbench.experiments.objectives.language_modelling.causal_lm import CausalLM, CausalLMConfig
+from archbench.experiments.objectives.objective import Objective, Score, View, scored_bytes
+from archbench.experiments.objectives.source_target import cut_out, prefill_target, source_target_view
+from archbench.experiments.tasks.metrics import Likelihood, Metric
+from archbench.experiments.tasks.task import Batch
+from archbench.experiments.tasks.text.text_pairs import Pairs
 
 
 @dataclass(frozen=True, kw_only=True)

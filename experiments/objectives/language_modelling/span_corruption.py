@@ -16,13 +16,20 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from architectures.backbone import Backbone, Capabilities
-from experiments.objectives.decoding.prefill import PrefillState, pad_right
-from experiments.objectives.objective import Objective, Score, TokenScores, View, in_text_order, scored_bytes
-from experiments.objectives.source_target import cut_out
-from experiments.runtime.errors import ConfigError, DataError
-from experiments.tasks.metrics import Likelihood
-from experiments.tasks.task import Batch, Task
+from archbench.architectures.backbone import Backbone, Capabilities
+from archbench.experiments.objectives.decoding.prefill import PrefillState, pad_right
+from archbench.experiments.objectives.objective import (
+    Objective,
+    Score,
+    TokenScores,
+    View,
+    in_text_order,
+    scored_bytes,
+)
+from archbench.experiments.objectives.source_target import cut_out
+from archbench.experiments.runtime.errors import ConfigError, DataError
+from archbench.experiments.tasks.metrics import Likelihood
+from archbench.experiments.tasks.task import Batch, Task
 
 
 @dataclass(frozen=True, kw_only=True)

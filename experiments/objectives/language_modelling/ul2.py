@@ -16,14 +16,14 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from architectures.backbone import Backbone, Capabilities
-from experiments.objectives.decoding.prefill import PrefillState
-from experiments.objectives.language_modelling.prefix_lm import PrefixLM, PrefixLMConfig
-from experiments.objectives.language_modelling.span_corruption import noise_mask, span_counts
-from experiments.objectives.objective import Objective, View
-from experiments.objectives.source_target import cut_out, prefill_target
-from experiments.runtime.errors import ConfigError, DataError
-from experiments.tasks.task import Batch, Task
+from archbench.architectures.backbone import Backbone, Capabilities
+from archbench.experiments.objectives.decoding.prefill import PrefillState
+from archbench.experiments.objectives.language_modelling.prefix_lm import PrefixLM, PrefixLMConfig
+from archbench.experiments.objectives.language_modelling.span_corruption import noise_mask, span_counts
+from archbench.experiments.objectives.objective import Objective, View
+from archbench.experiments.objectives.source_target import cut_out, prefill_target
+from archbench.experiments.runtime.errors import ConfigError, DataError
+from archbench.experiments.tasks.task import Batch, Task
 
 
 class Denoiser(NamedTuple):

@@ -17,14 +17,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from architectures.backbone import Backbone
-from architectures.kernels.cpu import build
-from architectures.layers.block import Block
-from experiments.run.estimate.even_routing import route_evenly
-from experiments.run.plan import Plan
-from experiments.run.settings import Settings
-from experiments.training.loss import Loss
-from experiments.training.parallel.block_wrapping import wide_parameters
+from archbench.architectures.backbone import Backbone
+from archbench.architectures.kernels.cpu import build
+from archbench.architectures.layers.block import Block
+from archbench.experiments.run.estimate.even_routing import route_evenly
+from archbench.experiments.run.plan import Plan
+from archbench.experiments.run.settings import Settings
+from archbench.experiments.training.loss import Loss
+from archbench.experiments.training.parallel.block_wrapping import wide_parameters
 
 OUTSIDE = -1
 """Number of what is kept outside all blocks: of embedding, last norm, head and loss."""

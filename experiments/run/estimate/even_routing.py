@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from architectures.layers.moe.dispatch import Weights, run_loop
-from architectures.layers.moe.expert_parallel import Exchange
-from architectures.layers.moe.experts import Experts
+from archbench.architectures.layers.moe.dispatch import Weights, run_loop
+from archbench.architectures.layers.moe.expert_parallel import Exchange
+from archbench.architectures.layers.moe.experts import Experts
 
 
 def route_evenly(model: nn.Module) -> None:

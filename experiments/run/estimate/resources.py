@@ -8,12 +8,12 @@ from typing import Any
 
 import torch
 
-from architectures.backbone import Backbone
-from architectures.layers.block import Block
-from experiments.config.schema import AUTO
-from experiments.run.estimate.activations import kept_activations
-from experiments.run.plan import Plan
-from experiments.run.settings import Settings
+from archbench.architectures.backbone import Backbone
+from archbench.architectures.layers.block import Block
+from archbench.experiments.config.schema import AUTO
+from archbench.experiments.run.estimate.activations import kept_activations
+from archbench.experiments.run.plan import Plan
+from archbench.experiments.run.settings import Settings
 
 GIB = 2**30
 FLOAT = 4

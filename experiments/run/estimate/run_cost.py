@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from experiments.run.estimate.stand_in import with_stand_in
-from experiments.run.plan import Plan, plan
-from experiments.run.planned import Planned
-from experiments.run.settings import Settings
-from experiments.run.sweep_schedule import RunCost
-from experiments.runtime.device import torch_device
+from archbench.experiments.run.estimate.stand_in import with_stand_in
+from archbench.experiments.run.plan import Plan, plan
+from archbench.experiments.run.planned import Planned
+from archbench.experiments.run.settings import Settings
+from archbench.experiments.run.sweep_schedule import RunCost
+from archbench.experiments.runtime.device import torch_device
 
 PROCESS = 512 * 2**20
 """Bytes of a process that trains the smallest models: Python, PyTorch, data."""

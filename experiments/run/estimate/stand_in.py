@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from experiments.data.token_file import planned_folder
-from experiments.run.settings import Settings
-from experiments.tasks.text.text import TextConfig
+from archbench.experiments.data.token_file import planned_folder
+from archbench.experiments.run.settings import Settings
+from archbench.experiments.tasks.text.text import TextConfig
 
 NO_HUB: dict[str, Any] = {
     "source": "embedded",

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import rich.table
 
-from experiments.config.schema import DeviceConfig, ParallelConfig
-from experiments.run.estimate.resources import GIB, Resources
-from experiments.runtime.console import count, plain_table
+from archbench.experiments.config.schema import DeviceConfig, ParallelConfig
+from archbench.experiments.run.estimate.resources import GIB, Resources
+from archbench.experiments.runtime.console import count, plain_table
 
 Estimated = tuple[str, ParallelConfig, DeviceConfig, Resources]
 """Name of a cell, its sections, and what it takes."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from experiments.objectives.decoding.beam_search import BeamConfig
-from experiments.objectives.decoding.sampling import Constraints, SamplingConfig
-from experiments.objectives.decoding.stops import Stop
-from experiments.run.load_model import LoadedModel
+from archbench.experiments.objectives.decoding.beam_search import BeamConfig
+from archbench.experiments.objectives.decoding.sampling import Constraints, SamplingConfig
+from archbench.experiments.objectives.decoding.stops import Stop
+from archbench.experiments.run.load_model import LoadedModel
 
 Prompts = list[list[int]]
 

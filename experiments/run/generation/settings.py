@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from experiments.data.tokenizers.folder_vocabulary import generation_ids, read_json
-from experiments.objectives.decoding.beam_search import BeamConfig
-from experiments.objectives.decoding.sampling import GREEDY, Constraints, SamplingConfig
-from experiments.runtime.errors import ConfigError
+from archbench.experiments.data.tokenizers.folder_vocabulary import generation_ids, read_json
+from archbench.experiments.objectives.decoding.beam_search import BeamConfig
+from archbench.experiments.objectives.decoding.sampling import GREEDY, Constraints, SamplingConfig
+from archbench.experiments.runtime.errors import ConfigError
 
 MOST_TOKENS = 200
 """Tokens generated where neither the folder nor the command sets a number."""

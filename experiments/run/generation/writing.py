@@ -6,15 +6,15 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from architectures.layers.embedding import TooManyTokensError
-from experiments.objectives.decoding.beam_search import beam_search
-from experiments.objectives.decoding.prefill import PrefillState
-from experiments.objectives.decoding.sampling import generate
-from experiments.objectives.diffusion.unmasking_sampler import UnmaskingObjective
-from experiments.run.generation.request import Prompts, Request
-from experiments.run.load_model import LoadedModel
-from experiments.runtime.errors import ConfigError, OutOfMemoryError, is_out_of_memory
-from experiments.runtime.seeds import generation_seed
+from archbench.architectures.layers.embedding import TooManyTokensError
+from archbench.experiments.objectives.decoding.beam_search import beam_search
+from archbench.experiments.objectives.decoding.prefill import PrefillState
+from archbench.experiments.objectives.decoding.sampling import generate
+from archbench.experiments.objectives.diffusion.unmasking_sampler import UnmaskingObjective
+from archbench.experiments.run.generation.request import Prompts, Request
+from archbench.experiments.run.load_model import LoadedModel
+from archbench.experiments.runtime.errors import ConfigError, OutOfMemoryError, is_out_of_memory
+from archbench.experiments.runtime.seeds import generation_seed
 
 
 def tokens_with_positions(saved: LoadedModel, read: int) -> int | None:

@@ -10,8 +10,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from experiments.data.counter_rng import ExampleRNG
-from experiments.tasks.formal.base import END, Language
+from archbench.experiments.data.counter_rng import ExampleRNG
+from archbench.experiments.tasks.formal.base import END, Language
 
 MODULUS = 5
 PLUS, MINUS, OPEN, CLOSE, UNKNOWN, EQUALS = range(MODULUS, MODULUS + 6)

@@ -14,8 +14,8 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from experiments.data.counter_rng import ExampleRNG
-from experiments.tasks.formal.base import END, Language
+from archbench.experiments.data.counter_rng import ExampleRNG
+from archbench.experiments.tasks.formal.base import END, Language
 
 
 class DuplicateString(Language):

@@ -22,14 +22,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from experiments.data.counter_rng import ExampleRNG
-from experiments.data.tokenizers.vocabulary import Vocabulary
-from experiments.tasks.formal.layered_grammar import END, compacted, random_grammar
-from experiments.tasks.formal.ngrams import ngram_bits
-from experiments.tasks.metrics import Reference, bits_to_nats
-from experiments.tasks.probes.probe import Generated, GeneratedConfig
-from experiments.tasks.probes.shallow_baselines import num_scored
-from experiments.tasks.task import EXCESS_BITS, UNIFORM, Batch
+from archbench.experiments.data.counter_rng import ExampleRNG
+from archbench.experiments.data.tokenizers.vocabulary import Vocabulary
+from archbench.experiments.tasks.formal.layered_grammar import END, compacted, random_grammar
+from archbench.experiments.tasks.formal.ngrams import ngram_bits
+from archbench.experiments.tasks.metrics import Reference, bits_to_nats
+from archbench.experiments.tasks.probes.probe import Generated, GeneratedConfig
+from archbench.experiments.tasks.probes.shallow_baselines import num_scored
+from archbench.experiments.tasks.task import EXCESS_BITS, UNIFORM, Batch
 
 SENTINELS = 128
 """Spans that an encoder-decoder can fill in in one example."""

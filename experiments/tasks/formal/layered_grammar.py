@@ -16,7 +16,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from experiments.data.counter_rng import ExampleRNG
+from archbench.experiments.data.counter_rng import ExampleRNG
 
 Array = NDArray[np.float64]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from experiments.data.ngrams import witten_bell
+from archbench.experiments.data.ngrams import witten_bell
 
 MOST_ENTRIES = 2**20
 """Most n-grams of the highest order."""

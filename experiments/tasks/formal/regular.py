@@ -12,8 +12,8 @@ import re
 import numpy as np
 from numpy.typing import NDArray
 
-from experiments.data.counter_rng import ExampleRNG
-from experiments.tasks.formal.base import Language
+from archbench.experiments.data.counter_rng import ExampleRNG
+from archbench.experiments.tasks.formal.base import Language
 
 MODULUS = 5
 

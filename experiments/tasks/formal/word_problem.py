@@ -17,13 +17,13 @@ from itertools import permutations
 import numpy as np
 from numpy.typing import NDArray
 
-from experiments.data.counter_rng import uniform
-from experiments.data.tokenizers.vocabulary import Vocabulary
-from experiments.runtime.errors import nearest
-from experiments.runtime.seeds import stream
-from experiments.tasks.metrics import Reference
-from experiments.tasks.probes.probe import GeneratedConfig, Probe, batch_of
-from experiments.tasks.task import Batch
+from archbench.experiments.data.counter_rng import uniform
+from archbench.experiments.data.tokenizers.vocabulary import Vocabulary
+from archbench.experiments.runtime.errors import nearest
+from archbench.experiments.runtime.seeds import stream
+from archbench.experiments.tasks.metrics import Reference
+from archbench.experiments.tasks.probes.probe import GeneratedConfig, Probe, batch_of
+from archbench.experiments.tasks.task import Batch
 
 WINDOW = 4
 """Elements that the shallow baseline of the reference lines looks back at."""

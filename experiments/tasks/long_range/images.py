@@ -22,15 +22,15 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
-from experiments.data.corpus import SPLITS
-from experiments.data.counter_rng import epoch_order, permute
-from experiments.data.labelled_rows import Row, RowsConfig, read_rows, value_in
-from experiments.data.tokenizers.vocabulary import Vocabulary
-from experiments.runtime.errors import DataError, nearest
-from experiments.runtime.seeds import stream
-from experiments.tasks.metrics import Reference
-from experiments.tasks.probes.probe import batch_of
-from experiments.tasks.task import Batch, Task
+from archbench.experiments.data.corpus import SPLITS
+from archbench.experiments.data.counter_rng import epoch_order, permute
+from archbench.experiments.data.labelled_rows import Row, RowsConfig, read_rows, value_in
+from archbench.experiments.data.tokenizers.vocabulary import Vocabulary
+from archbench.experiments.runtime.errors import DataError, nearest
+from archbench.experiments.runtime.seeds import stream
+from archbench.experiments.tasks.metrics import Reference
+from archbench.experiments.tasks.probes.probe import batch_of
+from archbench.experiments.tasks.task import Batch, Task
 
 _HELD_OUT = 300
 """Digits in each of the validation and test splits."""

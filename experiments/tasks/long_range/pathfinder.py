@@ -18,15 +18,20 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from experiments.data.counter_rng import uniform
-from experiments.data.tokenizers.vocabulary import Vocabulary
-from experiments.runtime.seeds import stream
-from experiments.tasks.long_range.pathfinder_curves import CurveConfig, Curves, grow_distractors, grow_pair
-from experiments.tasks.long_range.pathfinder_drawing import draw, draw_dots
-from experiments.tasks.long_range.threshold import Measured, threshold_accuracy
-from experiments.tasks.metrics import Reference
-from experiments.tasks.probes.probe import Generated, GeneratedConfig, batch_of
-from experiments.tasks.task import Batch
+from archbench.experiments.data.counter_rng import uniform
+from archbench.experiments.data.tokenizers.vocabulary import Vocabulary
+from archbench.experiments.runtime.seeds import stream
+from archbench.experiments.tasks.long_range.pathfinder_curves import (
+    CurveConfig,
+    Curves,
+    grow_distractors,
+    grow_pair,
+)
+from archbench.experiments.tasks.long_range.pathfinder_drawing import draw, draw_dots
+from archbench.experiments.tasks.long_range.threshold import Measured, threshold_accuracy
+from archbench.experiments.tasks.metrics import Reference
+from archbench.experiments.tasks.probes.probe import Generated, GeneratedConfig, batch_of
+from archbench.experiments.tasks.task import Batch
 
 _FIT, _SCORED = 256, 256
 """Training and test images of the shallow baseline."""

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from experiments.data.counter_rng import uniform
-from experiments.runtime.seeds import stream
+from archbench.experiments.data.counter_rng import uniform
+from archbench.experiments.runtime.seeds import stream
 
 _TRIES = 8
 """Pairs of long curves tried at once for each image."""

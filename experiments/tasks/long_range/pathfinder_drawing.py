@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from experiments.tasks.long_range.pathfinder_curves import CurveConfig, Curves
+from archbench.experiments.tasks.long_range.pathfinder_curves import CurveConfig, Curves
 
 
 def draw(config: CurveConfig, curves: list[Curves]) -> NDArray[np.float64]:

@@ -24,18 +24,18 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from experiments.data.corpus import SPLITS, CorpusConfig
-from experiments.data.counter_rng import ExampleRNG, permute
-from experiments.data.token_file import open_token_file
-from experiments.data.tokenizers.tokenizer import TokenizerConfig
-from experiments.data.tokenizers.vocabulary import Vocabulary
-from experiments.runtime.errors import DataError, nearest
-from experiments.runtime.seeds import stream
-from experiments.tasks.long_range.text_source import CORPORA
-from experiments.tasks.long_range.threshold import Measured, threshold_accuracy
-from experiments.tasks.metrics import Reference
-from experiments.tasks.probes.probe import batch_of
-from experiments.tasks.task import Batch, Task
+from archbench.experiments.data.corpus import SPLITS, CorpusConfig
+from archbench.experiments.data.counter_rng import ExampleRNG, permute
+from archbench.experiments.data.token_file import open_token_file
+from archbench.experiments.data.tokenizers.tokenizer import TokenizerConfig
+from archbench.experiments.data.tokenizers.vocabulary import Vocabulary
+from archbench.experiments.runtime.errors import DataError, nearest
+from archbench.experiments.runtime.seeds import stream
+from archbench.experiments.tasks.long_range.text_source import CORPORA
+from archbench.experiments.tasks.long_range.threshold import Measured, threshold_accuracy
+from archbench.experiments.tasks.metrics import Reference
+from archbench.experiments.tasks.probes.probe import batch_of
+from archbench.experiments.tasks.task import Batch, Task
 
 SEPARATOR, TWO_DOCUMENTS, ONE_DOCUMENT = 256, 257, 258
 _FIT, _SCORED = 2000, 4000

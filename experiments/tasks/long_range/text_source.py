@@ -20,15 +20,15 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from experiments.data.corpus import SOURCES, SPLITS, CorpusConfig
-from experiments.data.counter_rng import bits, permute
-from experiments.data.token_file import open_token_file
-from experiments.data.tokenizers.tokenizer import TokenizerConfig
-from experiments.data.tokenizers.vocabulary import Vocabulary
-from experiments.runtime.errors import DataError, nearest
-from experiments.runtime.seeds import stream
-from experiments.tasks.metrics import Reference
-from experiments.tasks.task import Batch, Task
+from archbench.experiments.data.corpus import SOURCES, SPLITS, CorpusConfig
+from archbench.experiments.data.counter_rng import bits, permute
+from archbench.experiments.data.token_file import open_token_file
+from archbench.experiments.data.tokenizers.tokenizer import TokenizerConfig
+from archbench.experiments.data.tokenizers.vocabulary import Vocabulary
+from archbench.experiments.runtime.errors import DataError, nearest
+from archbench.experiments.runtime.seeds import stream
+from archbench.experiments.tasks.metrics import Reference
+from archbench.experiments.tasks.task import Batch, Task
 
 CORPORA = tuple(source for source in SOURCES if source not in ("files", "hub"))
 """Sources that need no other setting than their name."""

@@ -16,12 +16,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from experiments.data.counter_rng import uniform
-from experiments.data.tokenizers.vocabulary import Vocabulary
-from experiments.runtime.seeds import stream
-from experiments.tasks.metrics import Reference
-from experiments.tasks.probes.probe import GeneratedConfig, Probe, batch_of
-from experiments.tasks.task import Batch
+from archbench.experiments.data.counter_rng import uniform
+from archbench.experiments.data.tokenizers.vocabulary import Vocabulary
+from archbench.experiments.runtime.seeds import stream
+from archbench.experiments.tasks.metrics import Reference
+from archbench.experiments.tasks.probes.probe import GeneratedConfig, Probe, batch_of
+from archbench.experiments.tasks.task import Batch
 
 BLANK = 0
 

@@ -22,15 +22,15 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from experiments.data.corpus import SPLITS, CorpusConfig
-from experiments.data.counter_rng import uniform
-from experiments.data.token_file import open_token_file
-from experiments.data.tokenizers.tokenizer import TokenizerConfig
-from experiments.runtime.errors import DataError, nearest
-from experiments.runtime.seeds import stream
-from experiments.tasks.metrics import Reference
-from experiments.tasks.probes.probe import batch_of
-from experiments.tasks.task import Batch, Task
+from archbench.experiments.data.corpus import SPLITS, CorpusConfig
+from archbench.experiments.data.counter_rng import uniform
+from archbench.experiments.data.token_file import open_token_file
+from archbench.experiments.data.tokenizers.tokenizer import TokenizerConfig
+from archbench.experiments.runtime.errors import DataError, nearest
+from archbench.experiments.runtime.seeds import stream
+from archbench.experiments.tasks.metrics import Reference
+from archbench.experiments.tasks.probes.probe import batch_of
+from archbench.experiments.tasks.task import Batch, Task
 
 KINDS = ("single", "multi_key", "multi_value", "multi_query", "variable_tracking")
 _FILLER = ord("_")

@@ -16,10 +16,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from experiments.data.counter_rng import epoch_order
-from experiments.runtime.seeds import stream
-from experiments.tasks.metrics import Reference
-from experiments.tasks.task import Batch, Task
+from archbench.experiments.data.counter_rng import epoch_order
+from archbench.experiments.runtime.seeds import stream
+from archbench.experiments.tasks.metrics import Reference
+from archbench.experiments.tasks.task import Batch, Task
 
 TRAIN_SET_SEED = 0
 """Seed of the examples of a finite training set: the same set for every run."""
@@ -133,7 +133,11 @@ class Probe(Generated):
         return []
 
     def references(self) -> list[Reference]:
-        from experiments.tasks.probes.shallow_baselines import best_reference, num_scored, shallow_scores
+        from archbench.experiments.tasks.probes.shallow_baselines import (
+            best_reference,
+            num_scored,
+            shallow_scores,
+        )
 
         return [*self.guesses(), best_reference(shallow_scores(self), self.metric, num_scored(self))]
 

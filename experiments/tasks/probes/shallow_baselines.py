@@ -16,8 +16,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from experiments.tasks.metrics import Reference
-from experiments.tasks.task import Task
+from archbench.experiments.tasks.metrics import Reference
+from archbench.experiments.tasks.task import Task
 
 EXAMPLES = 2000
 """Examples to fit on and to score on, at most: the first of the test split, as models are scored on."""

@@ -15,9 +15,9 @@ from abc import abstractmethod
 import numpy as np
 from numpy.typing import NDArray
 
-from experiments.data.counter_rng import ExampleRNG
-from experiments.tasks.probes.probe import Probe, batch_of
-from experiments.tasks.task import Batch
+from archbench.experiments.data.counter_rng import ExampleRNG
+from archbench.experiments.tasks.probes.probe import Probe, batch_of
+from archbench.experiments.tasks.task import Batch
 
 FILLER = 0
 

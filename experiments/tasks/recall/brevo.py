@@ -18,12 +18,12 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from experiments.data.counter_rng import ExampleRNG
-from experiments.data.tokenizers.vocabulary import Vocabulary
-from experiments.tasks.metrics import Reference
-from experiments.tasks.probes.probe import GeneratedConfig, Probe, batch_of
-from experiments.tasks.recall.base import FILLER, check_positive, graph_sizes
-from experiments.tasks.task import Batch
+from archbench.experiments.data.counter_rng import ExampleRNG
+from archbench.experiments.data.tokenizers.vocabulary import Vocabulary
+from archbench.experiments.tasks.metrics import Reference
+from archbench.experiments.tasks.probes.probe import GeneratedConfig, Probe, batch_of
+from archbench.experiments.tasks.recall.base import FILLER, check_positive, graph_sizes
+from archbench.experiments.tasks.task import Batch
 
 SENTINELS = 128
 """Largest number of answers that an encoder-decoder can generate for one example."""

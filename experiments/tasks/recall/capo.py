@@ -22,13 +22,13 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from experiments.data.counter_rng import ExampleRNG, epoch_order, permute
-from experiments.data.tokenizers.vocabulary import Vocabulary
-from experiments.runtime.seeds import stream
-from experiments.tasks.metrics import Reference
-from experiments.tasks.probes.probe import GeneratedConfig, Probe, batch_of
-from experiments.tasks.recall.base import FILLER, check_positive
-from experiments.tasks.task import STORED_BITS, Batch, Facts
+from archbench.experiments.data.counter_rng import ExampleRNG, epoch_order, permute
+from archbench.experiments.data.tokenizers.vocabulary import Vocabulary
+from archbench.experiments.runtime.seeds import stream
+from archbench.experiments.tasks.metrics import Reference
+from archbench.experiments.tasks.probes.probe import GeneratedConfig, Probe, batch_of
+from archbench.experiments.tasks.recall.base import FILLER, check_positive
+from archbench.experiments.tasks.task import STORED_BITS, Batch, Facts
 
 MOST_NAMES = 2**24
 """Most names to choose from."""

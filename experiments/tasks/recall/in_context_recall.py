@@ -17,11 +17,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from experiments.data.counter_rng import ExampleRNG
-from experiments.data.tokenizers.vocabulary import Vocabulary
-from experiments.tasks.metrics import Reference
-from experiments.tasks.probes.probe import GeneratedConfig, Probe, batch_of
-from experiments.tasks.task import Batch
+from archbench.experiments.data.counter_rng import ExampleRNG
+from archbench.experiments.data.tokenizers.vocabulary import Vocabulary
+from archbench.experiments.tasks.metrics import Reference
+from archbench.experiments.tasks.probes.probe import GeneratedConfig, Probe, batch_of
+from archbench.experiments.tasks.task import Batch
 
 FILLER = 0
 SENTINELS = 128

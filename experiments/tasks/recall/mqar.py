@@ -13,11 +13,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from experiments.data.counter_rng import ExampleRNG
-from experiments.data.tokenizers.vocabulary import Vocabulary
-from experiments.tasks.metrics import Reference
-from experiments.tasks.probes.probe import GeneratedConfig
-from experiments.tasks.recall.base import Lookup
+from archbench.experiments.data.counter_rng import ExampleRNG
+from archbench.experiments.data.tokenizers.vocabulary import Vocabulary
+from archbench.experiments.tasks.metrics import Reference
+from archbench.experiments.tasks.probes.probe import GeneratedConfig
+from archbench.experiments.tasks.recall.base import Lookup
 
 
 @dataclass(frozen=True, kw_only=True)

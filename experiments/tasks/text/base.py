@@ -21,14 +21,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from experiments.data.corpus import SPLITS
-from experiments.data.counter_rng import epoch_order, permute
-from experiments.data.labelled_rows import Row, RowsConfig, read_rows
-from experiments.data.tokenizers.make_tokenizer import train_tokenizer
-from experiments.data.tokenizers.tokenizer import TextTokenizer, TokenizerConfig
-from experiments.runtime.errors import DataError, nearest
-from experiments.runtime.seeds import stream
-from experiments.tasks.task import Batch, TaggedWords, Task
+from archbench.experiments.data.corpus import SPLITS
+from archbench.experiments.data.counter_rng import epoch_order, permute
+from archbench.experiments.data.labelled_rows import Row, RowsConfig, read_rows
+from archbench.experiments.data.tokenizers.make_tokenizer import train_tokenizer
+from archbench.experiments.data.tokenizers.tokenizer import TextTokenizer, TokenizerConfig
+from archbench.experiments.runtime.errors import DataError, nearest
+from archbench.experiments.runtime.seeds import stream
+from archbench.experiments.tasks.task import Batch, TaggedWords, Task
 
 
 class Parsed(NamedTuple):

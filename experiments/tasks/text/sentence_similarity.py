@@ -13,12 +13,12 @@ from typing import ClassVar
 
 import numpy as np
 
-from experiments.data.document import text_of_row
-from experiments.data.labelled_rows import Row, value_in
-from experiments.runtime.errors import DataError, nearest
-from experiments.runtime.seeds import stream
-from experiments.tasks.metrics import Reference, pearson, spearman
-from experiments.tasks.text.base import Example, Labelled, LabelledConfig, Parsed
+from archbench.experiments.data.document import text_of_row
+from archbench.experiments.data.labelled_rows import Row, value_in
+from archbench.experiments.runtime.errors import DataError, nearest
+from archbench.experiments.runtime.seeds import stream
+from archbench.experiments.tasks.metrics import Reference, pearson, spearman
+from archbench.experiments.tasks.text.base import Example, Labelled, LabelledConfig, Parsed
 
 METRICS = {"spearman": spearman, "pearson": pearson}
 MADE_PAIRS = {"train": 4000, "validation": 500, "test": 500}

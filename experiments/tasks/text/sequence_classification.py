@@ -14,14 +14,14 @@ from typing import ClassVar
 
 import numpy as np
 
-from experiments.data.corpus import SPLITS, CorpusConfig
-from experiments.data.document import text_of_row
-from experiments.data.labelled_rows import Row, value_in
-from experiments.data.token_file import TokenFile, open_token_file
-from experiments.data.tokenizers.tokenizer import TokenizerConfig
-from experiments.runtime.errors import DataError, nearest
-from experiments.tasks.metrics import Reference
-from experiments.tasks.text.base import Example, Labelled, LabelledConfig, Parsed, cut_longer
+from archbench.experiments.data.corpus import SPLITS, CorpusConfig
+from archbench.experiments.data.document import text_of_row
+from archbench.experiments.data.labelled_rows import Row, value_in
+from archbench.experiments.data.token_file import TokenFile, open_token_file
+from archbench.experiments.data.tokenizers.tokenizer import TokenizerConfig
+from archbench.experiments.runtime.errors import DataError, nearest
+from archbench.experiments.tasks.metrics import Reference
+from archbench.experiments.tasks.text.base import Example, Labelled, LabelledConfig, Parsed, cut_longer
 
 METRICS = ("accuracy", "macro_f1", "matthews")
 SOURCES = {"reference": "embedded_reference", "library": "embedded_library"}

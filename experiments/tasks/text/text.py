@@ -25,17 +25,17 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from experiments.data.corpus import SPLITS, CorpusConfig
-from experiments.data.counter_rng import permute
-from experiments.data.ngrams import ngram_bits_per_byte
-from experiments.data.token_file import open_token_file
-from experiments.data.token_stream import PASSAGE, unigram_bits_per_byte
-from experiments.data.token_writer import xz_reference
-from experiments.data.tokenizers.tokenizer import TextTokenizer, TokenizerConfig
-from experiments.runtime.errors import DataError
-from experiments.runtime.seeds import data_order_key, stream
-from experiments.tasks.metrics import Reference
-from experiments.tasks.task import UNIFORM, Batch, Task
+from archbench.experiments.data.corpus import SPLITS, CorpusConfig
+from archbench.experiments.data.counter_rng import permute
+from archbench.experiments.data.ngrams import ngram_bits_per_byte
+from archbench.experiments.data.token_file import open_token_file
+from archbench.experiments.data.token_stream import PASSAGE, unigram_bits_per_byte
+from archbench.experiments.data.token_writer import xz_reference
+from archbench.experiments.data.tokenizers.tokenizer import TextTokenizer, TokenizerConfig
+from archbench.experiments.runtime.errors import DataError
+from archbench.experiments.runtime.seeds import data_order_key, stream
+from archbench.experiments.tasks.metrics import Reference
+from archbench.experiments.tasks.task import UNIFORM, Batch, Task
 
 HALF = "half"
 COUNTED_TOKENS = 1 << 22

@@ -18,19 +18,19 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from experiments.data.corpus import SPLITS
-from experiments.data.counter_rng import epoch_order, permute
-from experiments.data.document import text_of_row
-from experiments.data.labelled_rows import RowsConfig, read_rows
-from experiments.data.token_writer import lossy_note
-from experiments.data.tokenizers.make_tokenizer import tokenizer_description, train_tokenizer
-from experiments.data.tokenizers.tokenizer import TextTokenizer, TokenizerConfig
-from experiments.runtime.errors import DataError, nearest
-from experiments.runtime.seeds import stream
-from experiments.tasks.metrics import Reference
-from experiments.tasks.task import Batch, Task
-from experiments.tasks.text.toy_translation import phrases
-from experiments.tasks.text_metrics import TEXT_METRICS, bleu
+from archbench.experiments.data.corpus import SPLITS
+from archbench.experiments.data.counter_rng import epoch_order, permute
+from archbench.experiments.data.document import text_of_row
+from archbench.experiments.data.labelled_rows import RowsConfig, read_rows
+from archbench.experiments.data.token_writer import lossy_note
+from archbench.experiments.data.tokenizers.make_tokenizer import tokenizer_description, train_tokenizer
+from archbench.experiments.data.tokenizers.tokenizer import TextTokenizer, TokenizerConfig
+from archbench.experiments.runtime.errors import DataError, nearest
+from archbench.experiments.runtime.seeds import stream
+from archbench.experiments.tasks.metrics import Reference
+from archbench.experiments.tasks.task import Batch, Task
+from archbench.experiments.tasks.text.toy_translation import phrases
+from archbench.experiments.tasks.text_metrics import TEXT_METRICS, bleu
 
 METRICS = ("bits_per_byte", *TEXT_METRICS)
 LEARNED_PHRASES = 10_000

@@ -16,12 +16,12 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from experiments.data.labelled_rows import Row, value_in
-from experiments.runtime.errors import DataError, nearest
-from experiments.runtime.seeds import stream
-from experiments.tasks.metrics import Reference
-from experiments.tasks.task import TaggedWords
-from experiments.tasks.text.base import Example, Labelled, LabelledConfig, Parsed
+from archbench.experiments.data.labelled_rows import Row, value_in
+from archbench.experiments.runtime.errors import DataError, nearest
+from archbench.experiments.runtime.seeds import stream
+from archbench.experiments.tasks.metrics import Reference
+from archbench.experiments.tasks.task import TaggedWords
+from archbench.experiments.tasks.text.base import Example, Labelled, LabelledConfig, Parsed
 
 METRICS = ("entity_f1", "tag_accuracy")
 MADE_SENTENCES = {"train": 4000, "validation": 500, "test": 500}

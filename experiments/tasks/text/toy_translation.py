@@ -17,8 +17,8 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from experiments.data.counter_rng import bits
-from experiments.runtime.seeds import stream
+from archbench.experiments.data.counter_rng import bits
+from archbench.experiments.runtime.seeds import stream
 
 T = TypeVar("T")
 

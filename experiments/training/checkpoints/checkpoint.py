@@ -29,11 +29,11 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from typing_extensions import TypedDict
 
-from experiments.runtime.atomic_io import share, sync, write_json
-from experiments.runtime.errors import CheckpointError
-from experiments.runtime.json_state import read_json
-from experiments.training.checkpoints.stored_state import in_shards, restore
-from experiments.training.parallel.collectives import rank, run_on_all, run_on_rank_zero, world_size
+from archbench.experiments.runtime.atomic_io import share, sync, write_json
+from archbench.experiments.runtime.errors import CheckpointError
+from archbench.experiments.runtime.json_state import read_json
+from archbench.experiments.training.checkpoints.stored_state import in_shards, restore
+from archbench.experiments.training.parallel.collectives import rank, run_on_all, run_on_rank_zero, world_size
 
 WHOLE, SHARDED = 1, 2
 """Formats, as ``state.json`` names them."""

@@ -13,10 +13,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from experiments.runtime.errors import CheckpointError
-from experiments.training.checkpoints import checkpoint
-from experiments.training.checkpoints.stored_state import gather_state, unique_tensors
-from experiments.training.parallel.collectives import (
+from archbench.experiments.runtime.errors import CheckpointError
+from archbench.experiments.training.checkpoints import checkpoint
+from archbench.experiments.training.checkpoints.stored_state import gather_state, unique_tensors
+from archbench.experiments.training.parallel.collectives import (
     all_reduce_any,
     background_group,
     run_on_rank_zero,
@@ -84,7 +84,7 @@ class CheckpointSaver:
             write = partial(checkpoint.write, self.folder, step, tensors, state, self.keep, self.log)
             self._end(self._write(write))
             return
-        from experiments.training.checkpoints import sharded_checkpoint
+        from archbench.experiments.training.checkpoints import sharded_checkpoint
 
         staged = sharded_checkpoint.stage(model, optimizer)
         write_shards = partial(sharded_checkpoint.write, group=self._group, may_write=self.may_write)

@@ -19,8 +19,8 @@ import torch.distributed as dist
 from safetensors import SafetensorError
 from torch import Tensor, nn
 
-from experiments.runtime.errors import CheckpointError, RunError
-from experiments.training.checkpoints.checkpoint import (
+from archbench.experiments.runtime.errors import CheckpointError, RunError
+from archbench.experiments.training.checkpoints.checkpoint import (
     SHARDED,
     Entry,
     abandoned,
@@ -31,9 +31,9 @@ from experiments.training.checkpoints.checkpoint import (
     describe,
     place,
 )
-from experiments.training.checkpoints.stored_state import gather_state
-from experiments.training.parallel.collectives import is_rank_zero, run_on_all, run_on_rank_zero
-from experiments.training.parallel.sharded_files import file_numbers, own_parts, write_parts
+from archbench.experiments.training.checkpoints.stored_state import gather_state
+from archbench.experiments.training.parallel.collectives import is_rank_zero, run_on_all, run_on_rank_zero
+from archbench.experiments.training.parallel.sharded_files import file_numbers, own_parts, write_parts
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,8 +15,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from experiments.runtime.errors import CheckpointError, is_out_of_memory
-from experiments.training.parallel.collectives import world_size
+from archbench.experiments.runtime.errors import CheckpointError, is_out_of_memory
+from archbench.experiments.training.parallel.collectives import world_size
 
 
 def gather_state(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, dict[str, Tensor]]:
@@ -93,7 +93,7 @@ def stored_tensors(path: Path, kind: str) -> dict[str, Tensor]:
     Raises:
         CheckpointError: a file cannot be read.
     """
-    from experiments.training.parallel.sharded_files import stored
+    from archbench.experiments.training.parallel.sharded_files import stored
 
     with _readable(path):
         if in_shards(path):
@@ -108,7 +108,7 @@ def read_tensors(path: Path, kind: str, tensors: dict[str, Tensor]) -> None:
 
     Raises CheckpointError.
     """
-    from experiments.training.parallel.sharded_files import read_into
+    from archbench.experiments.training.parallel.sharded_files import read_into
 
     with _readable(path):
         read_into(path / kind if in_shards(path) else path, tensors)

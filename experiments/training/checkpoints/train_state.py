@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
-from experiments.training.loss import LossAnomalies
+from archbench.experiments.training.loss import LossAnomalies
 
 
 @dataclass

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from experiments.config.optimizer import OptimizerConfig
+from archbench.experiments.config.optimizer import OptimizerConfig
 
 if TYPE_CHECKING:
     import torch
@@ -29,7 +29,7 @@ class AdamW(OptimizerConfig):
             raise ValueError(f"eps={self.eps} must be positive")
 
     def build(self, model: nn.Module) -> torch.optim.Optimizer:
-        from experiments.training.optimizers.parameter_groups import parameter_groups
+        from archbench.experiments.training.optimizers.parameter_groups import parameter_groups
 
         return self.of_groups(parameter_groups(model, self))
 
@@ -37,7 +37,7 @@ class AdamW(OptimizerConfig):
         """Return AdamW of some of the groups of a model."""
         import torch
 
-        from experiments.training.optimizers.parameter_groups import uncompiled
+        from archbench.experiments.training.optimizers.parameter_groups import uncompiled
 
         return uncompiled(torch.optim.AdamW)(
             groups,

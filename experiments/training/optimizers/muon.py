@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from experiments.training.optimizers.adamw import AdamW
+from archbench.experiments.training.optimizers.adamw import AdamW
 
 if TYPE_CHECKING:
     import torch
@@ -41,8 +41,8 @@ class Muon(AdamW):
     def build(self, model: nn.Module) -> torch.optim.Optimizer:
         import torch
 
-        from experiments.training.optimizers.combined import Combined, hidden_matrices
-        from experiments.training.optimizers.parameter_groups import parameter_groups, uncompiled
+        from archbench.experiments.training.optimizers.combined import Combined, hidden_matrices
+        from archbench.experiments.training.optimizers.parameter_groups import parameter_groups, uncompiled
 
         groups = parameter_groups(model, self, apart=hidden_matrices(model))
         matrices = [group for group in groups if group["apart"]]
@@ -64,7 +64,7 @@ class Muon(AdamW):
         return uncompiled(Combined)(parts)
 
     def division(self, model: nn.Module) -> list[str]:
-        from experiments.training.optimizers.combined import hidden_matrices
+        from archbench.experiments.training.optimizers.combined import hidden_matrices
 
         matrices = hidden_matrices(model)
         names: dict[str, set[str]] = {"Muon": set(), "AdamW": set()}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from experiments.training.optimizers.adamw import AdamW
+from archbench.experiments.training.optimizers.adamw import AdamW
 
 if TYPE_CHECKING:
     import torch
@@ -27,7 +27,7 @@ class NAdam(AdamW):
     def build(self, model: nn.Module) -> torch.optim.Optimizer:
         import torch
 
-        from experiments.training.optimizers.parameter_groups import parameter_groups, uncompiled
+        from archbench.experiments.training.optimizers.parameter_groups import parameter_groups, uncompiled
 
         return uncompiled(torch.optim.NAdam)(
             parameter_groups(model, self),

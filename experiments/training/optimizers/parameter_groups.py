@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 
-from experiments.config.optimizer import OptimizerConfig
+from archbench.experiments.config.optimizer import OptimizerConfig
 
 
 def parameter_groups(

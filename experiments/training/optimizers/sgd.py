@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from experiments.config.optimizer import OptimizerConfig
+from archbench.experiments.config.optimizer import OptimizerConfig
 
 if TYPE_CHECKING:
     import torch
@@ -31,7 +31,7 @@ class SGD(OptimizerConfig):
     def build(self, model: nn.Module) -> torch.optim.Optimizer:
         import torch
 
-        from experiments.training.optimizers.parameter_groups import parameter_groups, uncompiled
+        from archbench.experiments.training.optimizers.parameter_groups import parameter_groups, uncompiled
 
         groups = parameter_groups(model, self)
         return uncompiled(torch.optim.SGD)(

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from architectures.layers.block import Block
-from architectures.layers.context import Context
-from experiments.runtime.errors import ConfigError
+from archbench.architectures.layers.block import Block
+from archbench.architectures.layers.context import Context
+from archbench.experiments.runtime.errors import ConfigError
 
 
 def recompute(block: Block) -> None:

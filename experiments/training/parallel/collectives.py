@@ -17,9 +17,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from experiments.runtime import errors
-from experiments.runtime.errors import ConfigError, RunError, to_run_error
-from experiments.runtime.machine import process_rank
+from archbench.experiments.runtime import errors
+from archbench.experiments.runtime.errors import ConfigError, RunError, to_run_error
+from archbench.experiments.runtime.machine import process_rank
 
 if TYPE_CHECKING:
     from torch.distributed.tensor import DTensor

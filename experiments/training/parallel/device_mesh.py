@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
-from experiments.config.schema import AUTO, BudgetConfig, ParallelConfig
-from experiments.evaluation.shard import EvaluationShard
-from experiments.runtime.errors import ConfigError
-from experiments.training.parallel import collectives
+from archbench.experiments.config.schema import AUTO, BudgetConfig, ParallelConfig
+from archbench.experiments.evaluation.shard import EvaluationShard
+from archbench.experiments.runtime.errors import ConfigError
+from archbench.experiments.training.parallel import collectives
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +75,7 @@ def make_parallel_dims(config: ParallelConfig, device: str, budget: BudgetConfig
         if size % parts:
             raise ConfigError(
                 f"parallel.{name}={parts}: {size} processes cannot be divided by it; start a multiple of "
-                f"{parts} processes, as in torchrun --nproc-per-node {parts} -m experiments.train"
+                f"{parts} processes, as in torchrun --nproc-per-node {parts} -m archbench.experiments.train"
             )
     data = size // config.tensor
     if data % config.replicate:

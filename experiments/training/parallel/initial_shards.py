@@ -20,8 +20,8 @@ from torch.nn.modules.module import register_module_parameter_registration_hook
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from architectures.backbone import Backbone
-from experiments.runtime.errors import ConfigError
+from archbench.architectures.backbone import Backbone
+from archbench.experiments.runtime.errors import ConfigError
 
 OVERWRITING = frozenset({"normal_", "uniform_", "kaiming_uniform_", "copy_"})
 """In-place functions with a result that does not depend on the previous values."""

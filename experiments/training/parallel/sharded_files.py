@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
-from experiments.training.parallel.collectives import is_dtensor
+from archbench.experiments.training.parallel.collectives import is_dtensor
 
 FILE_BYTES = 2**28
 """Bytes of a file of one process, about: a process copies the tensors of a file, twice, to write it."""

@@ -19,19 +19,19 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from architectures.backbone import Backbone
-from architectures.layers.block import Block
-from experiments.objectives.objective import Objective, View
-from experiments.runtime.errors import ConfigError
-from experiments.training.loss import Loss
-from experiments.training.parallel.block_wrapping import (
+from archbench.architectures.backbone import Backbone
+from archbench.architectures.layers.block import Block
+from archbench.experiments.objectives.objective import Objective, View
+from archbench.experiments.runtime.errors import ConfigError
+from archbench.experiments.training.loss import Loss
+from archbench.experiments.training.parallel.block_wrapping import (
     check_compiler,
     compile_block,
     recompute,
     wide_parameters,
 )
-from experiments.training.parallel.collectives import add_up, is_dtensor
-from experiments.training.parallel.device_mesh import ParallelDims
+from archbench.experiments.training.parallel.collectives import add_up, is_dtensor
+from archbench.experiments.training.parallel.device_mesh import ParallelDims
 
 if TYPE_CHECKING:
     from torch.distributed.tensor import Shard
@@ -103,7 +103,7 @@ class Strategy:
         for block in self.blocks:
             compile_block(block)
         if self.dims.experts is not None:
-            from architectures.layers.moe.experts import Experts
+            from archbench.architectures.layers.moe.experts import Experts
 
             for layer in self.model.modules():
                 if isinstance(layer, Experts):  # which tokens travel, and how many, depends on data
@@ -113,11 +113,11 @@ class Strategy:
         """Divide layers by tensor parallelism and experts by expert parallelism."""
         try:
             if self.dims.mesh is not None and self.dims.tensor > 1:
-                from experiments.training.parallel.tensor_parallel import parallelize_layers
+                from archbench.experiments.training.parallel.tensor_parallel import parallelize_layers
 
                 parallelize_layers(self.model, self.dims.mesh["tensor"])
             if self.dims.experts is not None:
-                from architectures.layers.moe.expert_parallel import distribute_experts
+                from archbench.architectures.layers.moe.expert_parallel import distribute_experts
 
                 distribute_experts(self.model, self.dims.experts)
         except ValueError as error:

@@ -17,12 +17,12 @@ from torch.distributed.tensor.parallel import (
     parallelize_module,
 )
 
-from architectures.layers.attention.forgetting import ForgettingAttention
-from architectures.layers.attention.multi_head import Attention
-from architectures.layers.block import FeedForward, Mixer
-from architectures.layers.canon import Canon
-from architectures.layers.feedforward import DenseFeedForward
-from architectures.layers.positions import ALiBi, RelativePositionBias
+from archbench.architectures.layers.attention.forgetting import ForgettingAttention
+from archbench.architectures.layers.attention.multi_head import Attention
+from archbench.architectures.layers.block import FeedForward, Mixer
+from archbench.architectures.layers.canon import Canon
+from archbench.architectures.layers.feedforward import DenseFeedForward
+from archbench.architectures.layers.positions import ALiBi, RelativePositionBias
 
 
 def parallelize_layers(model: nn.Module, mesh: DeviceMesh) -> None:

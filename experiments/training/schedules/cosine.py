@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from experiments.config.optimizer import OptimizerConfig
+from archbench.experiments.config.optimizer import OptimizerConfig
 
 SEVERAL_DECAYS = False
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from experiments.config.optimizer import OptimizerConfig
+from archbench.experiments.config.optimizer import OptimizerConfig
 
 SEVERAL_DECAYS = False
 

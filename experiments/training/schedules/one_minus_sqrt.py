@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
-from experiments.config.optimizer import OptimizerConfig
-from experiments.training.schedules.wsd import decay_steps
+from archbench.experiments.config.optimizer import OptimizerConfig
+from archbench.experiments.training.schedules.wsd import decay_steps
 
 SEVERAL_DECAYS = True
 

@@ -11,13 +11,13 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from analysis.board.__main__ import publish
-from analysis.board.claims import entry
-from analysis.board.pages import Board
-from analysis.board.rankings import rankings
-from analysis.board.sources import Source, with_all_columns
-from analysis.findings.verdicts import Finding
-from analysis.load.study import load_study
+from archbench.analysis.board.__main__ import publish
+from archbench.analysis.board.claims import entry
+from archbench.analysis.board.pages import Board
+from archbench.analysis.board.rankings import rankings
+from archbench.analysis.board.sources import Source, with_all_columns
+from archbench.analysis.findings.verdicts import Finding
+from archbench.analysis.load.study import load_study
 from tests.analysis.findings.test_findings import claim
 from tests.analysis.report.browser import CHROMIUM, NARROWEST, REMEDY, document, framed
 

@@ -9,13 +9,13 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from analysis.board.families import family
-from analysis.board.pages import Board, pages, score
-from analysis.board.rankings import Ranking, rankings, score_frame
-from analysis.board.sources import Source, read_sources, submitted, with_all_columns
-from analysis.files import parquet, write
-from analysis.load.study import load_study
-from analysis.stats.intervals import mean_interval
+from archbench.analysis.board.families import family
+from archbench.analysis.board.pages import Board, pages, score
+from archbench.analysis.board.rankings import Ranking, rankings, score_frame
+from archbench.analysis.board.sources import Source, read_sources, submitted, with_all_columns
+from archbench.analysis.files import parquet, write
+from archbench.analysis.load.study import load_study
+from archbench.analysis.stats.intervals import mean_interval
 
 SCORES = {"decoder": (2.40, 2.41, 2.39), "mamba": (2.30, 2.31, 2.29), "s4": (2.70, 2.71, 2.69)}
 

@@ -8,9 +8,9 @@ import pandas as pd
 import pytest
 import torch
 
-from analysis.experts.__main__ import main
-from analysis.experts.recordings import follow, open_run
-from analysis.experts.token_kinds import KINDS
+from archbench.analysis.experts.__main__ import main
+from archbench.analysis.experts.recordings import follow, open_run
+from archbench.analysis.experts.token_kinds import KINDS
 from tests.experiments import commands
 
 WORDS = (

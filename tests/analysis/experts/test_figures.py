@@ -1,6 +1,6 @@
 import pandas as pd
 
-from analysis.experts.figures import share_figure
+from archbench.analysis.experts.figures import share_figure
 
 
 def test_shares_are_written_as_they_round() -> None:

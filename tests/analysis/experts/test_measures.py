@@ -5,7 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from analysis.experts.measures import chance, coactivation, composition, saturation, specialisation, visits
+from archbench.analysis.experts.measures import (
+    chance,
+    coactivation,
+    composition,
+    saturation,
+    specialisation,
+    visits,
+)
 
 FINAL = np.array([[0, 1], [0, 2], [1, 0], [2, 0]], dtype=np.int16)
 """Four tokens, each with 2 of 4 experts; nobody chooses expert 3."""

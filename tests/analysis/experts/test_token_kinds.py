@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from analysis.experts.token_kinds import KINDS, SPECIAL, character_kinds, token_kinds
+from archbench.analysis.experts.token_kinds import KINDS, SPECIAL, character_kinds, token_kinds
 
 
 def kind_of(text: str, word: str) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from analysis.figures.contexts import (
+from archbench.analysis.figures.contexts import (
     EVALUATED,
     further_curves,
     is_map,
@@ -16,9 +16,9 @@ from analysis.figures.contexts import (
     read_positions,
     recall_maps,
 )
-from analysis.figures.matplotlib_export import printed
-from analysis.figures.style import PALETTE
-from analysis.load.study import load_study
+from archbench.analysis.figures.matplotlib_export import printed
+from archbench.analysis.figures.style import PALETTE
+from archbench.analysis.load.study import load_study
 from tests.results import write_result
 
 
@@ -73,7 +73,7 @@ def test_a_map_is_printed_with_its_numbers(needles: Path) -> None:
 
 
 def evaluated(folder: Path, nats: list[float]) -> None:
-    """What experiments.evaluate writes, in stretches of 8 tokens."""
+    """What archbench.experiments.evaluate writes, in stretches of 8 tokens."""
     found = [{"begin": 8 * i, "end": 8 * i + 8, "nats_per_token": value} for i, value in enumerate(nats)]
     (folder / EVALUATED).write_text(json.dumps({"by_position": found, "metrics": []}))
 

@@ -8,11 +8,11 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from analysis.figures.curves import AXES, MOST_POINTS, SEED, learning_curves, loss_curves, thinned
-from analysis.figures.scores import final_scores
-from analysis.figures.style import PALETTE, PANEL_HEIGHT, log_axis, palette_indices, styles
-from analysis.load.study import load_history, load_study
-from analysis.report.page import plot_json
+from archbench.analysis.figures.curves import AXES, MOST_POINTS, SEED, learning_curves, loss_curves, thinned
+from archbench.analysis.figures.scores import final_scores
+from archbench.analysis.figures.style import PALETTE, PANEL_HEIGHT, log_axis, palette_indices, styles
+from archbench.analysis.load.study import load_history, load_study
+from archbench.analysis.report.page import plot_json
 
 
 def test_an_architecture_has_one_colour_and_its_arms_differ_in_dash(write_run: Any, tmp_path: Path) -> None:

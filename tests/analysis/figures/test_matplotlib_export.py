@@ -7,8 +7,8 @@ from pathlib import Path
 import matplotlib.image
 import plotly.graph_objects as go
 
-from analysis.figures.matplotlib_export import printed
-from analysis.figures.style import make_panels
+from archbench.analysis.figures.matplotlib_export import printed
+from archbench.analysis.figures.style import make_panels
 
 
 def test_a_figure_is_printed_in_three_kinds_alike(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from analysis.figures.percent_axis import PADDING, PercentAxis
+from archbench.analysis.figures.percent_axis import PADDING, PercentAxis
 
 
 def test_values_have_positions_with_room_at_both_ends() -> None:

@@ -6,9 +6,9 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from analysis.figures.matplotlib_export import printed
-from analysis.figures.scores import final_scores, forest
-from analysis.load.study import load_study
+from archbench.analysis.figures.matplotlib_export import printed
+from archbench.analysis.figures.scores import final_scores, forest
+from archbench.analysis.load.study import load_study
 
 
 def test_scores_are_those_of_the_frame(study: Path) -> None:

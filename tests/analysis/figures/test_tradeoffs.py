@@ -8,10 +8,16 @@ import pandas as pd
 import plotly.graph_objects as go
 import pytest
 
-from analysis.figures.style import REFERENCE_COLOUR, styles
-from analysis.figures.tradeoffs import decoding_context, decoding_note, dominated, pareto_fronts, with_costs
-from analysis.load.study import load_study
-from analysis.stats.arms import arm_table
+from archbench.analysis.figures.style import REFERENCE_COLOUR, styles
+from archbench.analysis.figures.tradeoffs import (
+    decoding_context,
+    decoding_note,
+    dominated,
+    pareto_fronts,
+    with_costs,
+)
+from archbench.analysis.load.study import load_study
+from archbench.analysis.stats.arms import arm_table
 
 
 def decoding(

@@ -8,9 +8,9 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from analysis.figures.files import figure_bytes
-from analysis.figures.verdicts import verdict_figure
-from analysis.load.study import load_study
+from archbench.analysis.figures.files import figure_bytes
+from archbench.analysis.figures.verdicts import verdict_figure
+from archbench.analysis.load.study import load_study
 
 
 def drawn(frame: pd.DataFrame) -> str:

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 import yaml
 
-from analysis.findings.claims import Claim
-from analysis.load.records import read_record, read_records
-from analysis.track.rules import read_track
-from analysis.track.runs import listed
-from experiments.runtime.errors import DataError
+from archbench.analysis.findings.claims import Claim
+from archbench.analysis.load.records import read_record, read_records
+from archbench.analysis.track.rules import read_track
+from archbench.analysis.track.runs import listed
+from archbench.experiments.runtime.errors import DataError
 from tests import ROOT
 
 RECORDS = ROOT / "docs" / "findings"

@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from analysis.board.claims import entry
-from analysis.findings.__main__ import main
-from analysis.findings.claims import Claim
-from analysis.findings.figure import findings_figure
-from analysis.findings.frames import Frames
-from analysis.findings.page import markdown, measurements
-from analysis.findings.verdicts import Finding, judge, runs_of
-from analysis.load.study import load_study
-from experiments.runtime.errors import DataError
+from archbench.analysis.board.claims import entry
+from archbench.analysis.findings.__main__ import main
+from archbench.analysis.findings.claims import Claim
+from archbench.analysis.findings.figure import findings_figure
+from archbench.analysis.findings.frames import Frames
+from archbench.analysis.findings.page import markdown, measurements
+from archbench.analysis.findings.verdicts import Finding, judge, runs_of
+from archbench.analysis.load.study import load_study
+from archbench.experiments.runtime.errors import DataError
 from tests import ROOT
 from tests.analysis.findings.test_claims import record
 

@@ -7,7 +7,7 @@ import math
 import pandas as pd
 import pytest
 
-from analysis.findings.predictions import Prediction, judge, main
+from archbench.analysis.findings.predictions import Prediction, judge, main
 from tests import ROOT
 
 

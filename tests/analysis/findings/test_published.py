@@ -10,13 +10,13 @@ import pandas as pd
 import pytest
 import yaml
 
-from analysis.findings.__main__ import main
-from analysis.findings.frames import Frames
-from analysis.findings.published import Order, Record, Row, in_order
-from analysis.findings.published_page import OrderVerdict, markdown
-from analysis.findings.published_verdicts import order_verdict, page_of, row_values, row_verdict
-from analysis.load.records import read_record, read_records
-from experiments.runtime.errors import DataError
+from archbench.analysis.findings.__main__ import main
+from archbench.analysis.findings.frames import Frames
+from archbench.analysis.findings.published import Order, Record, Row, in_order
+from archbench.analysis.findings.published_page import OrderVerdict, markdown
+from archbench.analysis.findings.published_verdicts import order_verdict, page_of, row_values, row_verdict
+from archbench.analysis.load.records import read_record, read_records
+from archbench.experiments.runtime.errors import DataError
 from tests import ROOT
 from tests.analysis.findings.test_claims import record as registered
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from analysis.load.arm_names import arm_names_without_folders
+from archbench.analysis.load.arm_names import arm_names_without_folders
 
 
 def names(*rows: tuple[str, float, str]) -> list[str]:

@@ -15,10 +15,10 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from analysis.load import cache as frame_cache
-from analysis.load.cache import NAME
-from analysis.load.run_record import RunRecord
-from analysis.load.study import load_history, load_study
+from archbench.analysis.load import cache as frame_cache
+from archbench.analysis.load.cache import NAME
+from archbench.analysis.load.run_record import RunRecord
+from archbench.analysis.load.study import load_history, load_study
 from tests.results import write_result
 
 OLD = count(10**9)

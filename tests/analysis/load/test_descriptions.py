@@ -1,4 +1,4 @@
-from analysis.load.descriptions import description
+from archbench.analysis.load.descriptions import description
 
 
 def test_a_description_is_the_comment_of_a_yaml() -> None:

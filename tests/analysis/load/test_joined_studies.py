@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import yaml
 
-from analysis.load.arm_names import split_name
-from analysis.load.study import load_history, load_study
+from archbench.analysis.load.arm_names import split_name
+from archbench.analysis.load.study import load_history, load_study
 from tests.results import write_result
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from analysis.load.run_record import read_run
+from archbench.analysis.load.run_record import read_run
 
 ROWS = [
     {"kind": "train", "step": 20, "loss": 1.5},

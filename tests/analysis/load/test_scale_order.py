@@ -3,7 +3,7 @@ import math
 import pandas as pd
 import pytest
 
-from analysis.load.scale_order import TASK_SCALE, scale_groups, scale_size
+from archbench.analysis.load.scale_order import TASK_SCALE, scale_groups, scale_size
 
 
 @pytest.mark.parametrize(

@@ -11,10 +11,10 @@ import pandas as pd
 import pytest
 import yaml
 
-from analysis.load.study import load_history, load_study
-from analysis.stats.warnings import study_warnings
-from experiments.tracking.frame_columns import columns
-from experiments.tracking.results_frame import METRIC
+from archbench.analysis.load.study import load_history, load_study
+from archbench.analysis.stats.warnings import study_warnings
+from archbench.experiments.tracking.frame_columns import columns
+from archbench.experiments.tracking.results_frame import METRIC
 from tests.results import write_result
 
 

@@ -2,7 +2,7 @@
 
 import pandas as pd
 
-from analysis.load.scale_order import size_names, task_label
+from archbench.analysis.load.scale_order import size_names, task_label
 
 
 def test_a_budget_is_named_in_words_and_a_size_by_its_name() -> None:

@@ -11,13 +11,13 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from analysis.compare import main
-from analysis.figures.curves import AXES, learning_curves
-from analysis.load.scale_order import TASK_SCALE
-from analysis.load.study import load_history, load_study
-from analysis.report.tables import score_and_cost_columns
-from analysis.stats.versus_baseline import with_differences
-from analysis.tables.body import table_rows
+from archbench.analysis.compare import main
+from archbench.analysis.figures.curves import AXES, learning_curves
+from archbench.analysis.load.scale_order import TASK_SCALE
+from archbench.analysis.load.study import load_history, load_study
+from archbench.analysis.report.tables import score_and_cost_columns
+from archbench.analysis.stats.versus_baseline import with_differences
+from archbench.analysis.tables.body import table_rows
 from tests import ROOT
 from tests.analysis.report.browser import CHROMIUM, NARROWEST, REMEDY, document, framed, on_paper
 

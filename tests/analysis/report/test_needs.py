@@ -11,11 +11,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.load.study import load_history, load_study
-from analysis.report.needs import needs
-from analysis.report.page import find
-from analysis.stats.arms import arm_table, ranked
-from analysis.stats.computed import Computed
+from archbench.analysis.load.study import load_history, load_study
+from archbench.analysis.report.needs import needs
+from archbench.analysis.report.page import find
+from archbench.analysis.stats.arms import arm_table, ranked
+from archbench.analysis.stats.computed import Computed
 
 LACKING = re.compile(r"Needs (\d+) (learning rates?|\w+) .*: there (is|are) (\d+|none)")
 TYPE = ["task", "scale", "likelihood"]

@@ -11,18 +11,18 @@ import pytest
 import yaml
 from markupsafe import escape
 
-from analysis.figures.compute import score_over_compute
-from analysis.load.study import load_history, load_study
-from analysis.report.cards import cards
-from analysis.report.differences import panels
-from analysis.report.page import POLICY, render_page
-from analysis.report.tables import score_and_cost_columns, warning_groups
-from analysis.stats.computed import Computed
-from analysis.stats.versus_baseline import with_differences
-from analysis.stats.warnings import study_warnings
-from analysis.tables.body import table_rows
-from analysis.tables.columns import table_columns, verdict_text
-from analysis.tables.sentences import answers
+from archbench.analysis.figures.compute import score_over_compute
+from archbench.analysis.load.study import load_history, load_study
+from archbench.analysis.report.cards import cards
+from archbench.analysis.report.differences import panels
+from archbench.analysis.report.page import POLICY, render_page
+from archbench.analysis.report.tables import score_and_cost_columns, warning_groups
+from archbench.analysis.stats.computed import Computed
+from archbench.analysis.stats.versus_baseline import with_differences
+from archbench.analysis.stats.warnings import study_warnings
+from archbench.analysis.tables.body import table_rows
+from archbench.analysis.tables.columns import table_columns, verdict_text
+from archbench.analysis.tables.sentences import answers
 from tests.results import write_result
 
 

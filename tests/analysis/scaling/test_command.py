@@ -10,10 +10,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.load.study import load_history, load_study
-from analysis.scaling.__main__ import main, read_points
-from analysis.scaling.laws import Law, fit_law
-from analysis.scaling.points import study_points
+from archbench.analysis.load.study import load_history, load_study
+from archbench.analysis.scaling.__main__ import main, read_points
+from archbench.analysis.scaling.laws import Law, fit_law
+from archbench.analysis.scaling.points import study_points
 from tests.results import write_result
 
 LAW = Law(E=1.69, A=406.4, B=410.7, alpha=0.34, beta=0.28)

@@ -9,8 +9,8 @@ import pandas as pd
 import pytest
 from scipy import optimize
 
-from analysis.scaling.isoflop import isoflop_exponent, isoflop_profiles, with_budgets
-from analysis.scaling.laws import (
+from archbench.analysis.scaling.isoflop import isoflop_exponent, isoflop_profiles, with_budgets
+from archbench.analysis.scaling.laws import (
     HUBER,
     Law,
     band,

@@ -6,9 +6,9 @@ import numpy as np
 import pandas as pd
 from rich.console import Console
 
-from analysis.scaling.isoflop import best_sizes
-from analysis.scaling.laws import Law
-from analysis.scaling.tables import Fit, multiplier_table
+from archbench.analysis.scaling.isoflop import best_sizes
+from archbench.analysis.scaling.laws import Law
+from archbench.analysis.scaling.tables import Fit, multiplier_table
 
 LAW = Law(E=1, A=1, B=1, alpha=1, beta=1)
 

@@ -9,10 +9,10 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from analysis.figures.files import figure_bytes
-from analysis.figures.style import PALETTE
-from analysis.speed.__main__ import draw, main, render
-from analysis.speed.rows import load_all_modes, load_speed
+from archbench.analysis.figures.files import figure_bytes
+from archbench.analysis.figures.style import PALETTE
+from archbench.analysis.speed.__main__ import draw, main, render
+from archbench.analysis.speed.rows import load_all_modes, load_speed
 from tests import ROOT
 
 RESULTS = ROOT / "docs" / "results"

@@ -6,9 +6,9 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from analysis.figures.style import PALETTE
-from analysis.speed.curves import roof_notes, roofline_grid, speed_curves, with_roof
-from analysis.speed.rows import extremes
+from archbench.analysis.figures.style import PALETTE
+from archbench.analysis.speed.curves import roof_notes, roofline_grid, speed_curves, with_roof
+from archbench.analysis.speed.rows import extremes
 
 
 def cell(backbone: str, context: int, batch: int = 1, mode: str = "decode", **changes: Any) -> dict[str, Any]:

@@ -6,11 +6,11 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from analysis.compare import main
-from analysis.figures.tradeoffs import decoding_context
-from analysis.speed.curves import roofline_grid, speed_curves
-from analysis.speed.panels import largest_curves, largest_grid, memory_curves, sampling_curves
-from analysis.speed.rows import extremes, given, load_all_modes
+from archbench.analysis.compare import main
+from archbench.analysis.figures.tradeoffs import decoding_context
+from archbench.analysis.speed.curves import roofline_grid, speed_curves
+from archbench.analysis.speed.panels import largest_curves, largest_grid, memory_curves, sampling_curves
+from archbench.analysis.speed.rows import extremes, given, load_all_modes
 from tests import ROOT
 
 RESULTS = ROOT / "docs" / "results"

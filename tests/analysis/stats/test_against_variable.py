@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 
-from analysis.figures.against import against_figure
-from analysis.load.study import load_history, load_study
-from analysis.report.page import inline_svg, render_page
-from analysis.stats.against_variable import against_grid, against_scores
-from analysis.tables.text import render_markdown, render_tables
+from archbench.analysis.figures.against import against_figure
+from archbench.analysis.load.study import load_history, load_study
+from archbench.analysis.report.page import inline_svg, render_page
+from archbench.analysis.stats.against_variable import against_grid, against_scores
+from archbench.analysis.tables.text import render_markdown, render_tables
 from tests.results import write_result
 
 SCORES = {"decoder": {1.0: 2.0, 4.0: 2.1, 16.0: 2.6}, "diffusion": {1.0: 2.5, 4.0: 2.5, 16.0: 2.45}}

@@ -8,7 +8,11 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from analysis.stats.aggregates import interquartile_mean, performance_profile, probability_of_improvement
+from archbench.analysis.stats.aggregates import (
+    interquartile_mean,
+    performance_profile,
+    probability_of_improvement,
+)
 
 
 def test_interquartile_mean_by_hand() -> None:

@@ -10,10 +10,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.load.study import load_study
-from analysis.stats.arms import arm_table, matched_line
-from analysis.stats.comparisons import comparisons
-from analysis.stats.warnings import study_warnings
+from archbench.analysis.load.study import load_study
+from archbench.analysis.stats.arms import arm_table, matched_line
+from archbench.analysis.stats.comparisons import comparisons
+from archbench.analysis.stats.warnings import study_warnings
 
 
 def warned(runs: Path) -> str:

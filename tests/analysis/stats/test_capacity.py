@@ -10,9 +10,9 @@ import pandas as pd
 import pytest
 from omegaconf import OmegaConf
 
-from analysis import compare
-from analysis.load.study import load_study
-from analysis.stats.capacity import (
+from archbench.analysis import compare
+from archbench.analysis.load.study import load_study
+from archbench.analysis.stats.capacity import (
     Limit,
     capacities,
     capacity_frame,
@@ -21,8 +21,8 @@ from analysis.stats.capacity import (
     largest_solved,
     rungs,
 )
-from analysis.stats.intervals import share_interval
-from analysis.tables.text import render_markdown
+from archbench.analysis.stats.intervals import share_interval
+from archbench.analysis.tables.text import render_markdown
 
 LEVELS = [4.0, 8.0, 16.0, 32.0]
 

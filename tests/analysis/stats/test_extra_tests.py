@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 
-from analysis.figures.contexts import further_curves
-from analysis.load.study import load_history, load_study
-from analysis.report.page import render_page
-from analysis.stats.extra_tests import (
+from archbench.analysis.figures.contexts import further_curves
+from archbench.analysis.load.study import load_history, load_study
+from archbench.analysis.report.page import render_page
+from archbench.analysis.stats.extra_tests import (
     TRAINED,
     further_grid,
     further_scores,
@@ -20,7 +20,7 @@ from analysis.stats.extra_tests import (
     settings,
     shared_setting,
 )
-from analysis.tables.text import render_markdown, render_tables
+from archbench.analysis.tables.text import render_markdown, render_tables
 from tests.results import write_result
 
 LONGER = {"sequence_length=32": 0.6, "sequence_length=64": 0.2}

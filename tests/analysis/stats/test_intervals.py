@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from analysis.stats.intervals import (
+from archbench.analysis.stats.intervals import (
     is_share,
     mean_interval,
     rate_difference_interval,

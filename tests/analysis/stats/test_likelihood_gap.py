@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 
-from analysis.load.study import load_history, load_study
-from analysis.report.page import render_page
-from analysis.stats.likelihood_gap import gap_grid, gaps
-from analysis.tables.text import render_markdown, render_tables
+from archbench.analysis.load.study import load_history, load_study
+from archbench.analysis.report.page import render_page
+from archbench.analysis.stats.likelihood_gap import gap_grid, gaps
+from archbench.analysis.tables.text import render_markdown, render_tables
 from tests.results import write_result
 
 DECODER = (2.0, 2.1, 2.2)

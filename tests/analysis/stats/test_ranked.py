@@ -12,16 +12,16 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.figures.tradeoffs import pareto_fronts
-from analysis.load.study import load_study
-from analysis.report.differences import panels
-from analysis.stats.arms import arm_table, ranked
-from analysis.stats.comparisons import UNLEARNED, comparisons
-from analysis.stats.versus_baseline import with_differences
-from analysis.stats.warnings import study_warnings
-from analysis.tables.columns import verdict_text
-from analysis.tables.headings import how_compared
-from analysis.tables.sentences import answers
+from archbench.analysis.figures.tradeoffs import pareto_fronts
+from archbench.analysis.load.study import load_study
+from archbench.analysis.report.differences import panels
+from archbench.analysis.stats.arms import arm_table, ranked
+from archbench.analysis.stats.comparisons import UNLEARNED, comparisons
+from archbench.analysis.stats.versus_baseline import with_differences
+from archbench.analysis.stats.warnings import study_warnings
+from archbench.analysis.tables.columns import verdict_text
+from archbench.analysis.tables.headings import how_compared
+from archbench.analysis.tables.sentences import answers
 
 WriteRun = Callable[..., Path]
 MAJORITY = {"name": "majority", "metric": "answer_accuracy", "value": 0.1, "note": "always '0'"}

@@ -4,8 +4,8 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
-from analysis.load.study import load_history, load_study
-from analysis.stats.run_costs import COST_HEAD, STABILITY_HEAD, cost_grid, stability_grid
+from archbench.analysis.load.study import load_history, load_study
+from archbench.analysis.stats.run_costs import COST_HEAD, STABILITY_HEAD, cost_grid, stability_grid
 from tests.results import write_result
 
 WriteRun = Callable[..., Path]

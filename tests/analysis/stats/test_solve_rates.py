@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 
-from analysis.load.study import load_study
-from analysis.stats.solve_rates import solve_rates, solved_grid
-from analysis.tables.text import render_markdown
+from archbench.analysis.load.study import load_study
+from archbench.analysis.stats.solve_rates import solve_rates, solved_grid
+from archbench.analysis.tables.text import render_markdown
 
 
 @pytest.fixture

@@ -12,12 +12,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.figures.text_slices import slice_gains
-from analysis.load.study import load_study
-from analysis.stats.text_slices import difference_error, run_slices, slice_sentences, slice_table
-from analysis.stats.verdicts.verdict import verdicts
-from analysis.tables.slices import recall_grid, slice_grids
-from experiments.tasks.metrics import ratio_standard_error
+from archbench.analysis.figures.text_slices import slice_gains
+from archbench.analysis.load.study import load_study
+from archbench.analysis.stats.text_slices import difference_error, run_slices, slice_sentences, slice_table
+from archbench.analysis.stats.verdicts.verdict import verdicts
+from archbench.analysis.tables.slices import recall_grid, slice_grids
+from archbench.experiments.tasks.metrics import ratio_standard_error
 from tests.results import write_result
 
 TOKENS = {"new": [30.0, 20.0, 40.0], "repeats": [4.0, 2.0, 4.0]}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from analysis.stats.trusted_speeds import speed_warnings, with_trusted_speeds
+from archbench.analysis.stats.trusted_speeds import speed_warnings, with_trusted_speeds
 
 
 def runs(*speeds: float, processors: tuple[str, ...] = ("A",)) -> pd.DataFrame:

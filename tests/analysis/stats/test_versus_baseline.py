@@ -7,8 +7,8 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from analysis.load.study import load_study
-from analysis.stats.versus_baseline import verdict_phrase, with_differences
+from archbench.analysis.load.study import load_study
+from archbench.analysis.stats.versus_baseline import verdict_phrase, with_differences
 
 WriteRun = Callable[..., Path]
 

@@ -10,9 +10,10 @@ import pandas as pd
 import pytest
 import yaml
 
-from analysis.submission import study as study_module
-from analysis.submission import submit
-from analysis.track.runs import listed
+from archbench.analysis.submission import study as study_module
+from archbench.analysis.submission import submit
+from archbench.analysis.track.runs import listed
+from tests import SOURCE
 from tests.analysis.submission.toy_study import MODEL, RATES, STUDY, forget_module, train_by_rules
 from tests.experiments import commands
 from tests.experiments.test_toy_backbone import PYTHON
@@ -30,7 +31,7 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (desk / "conf" / "study" / name).write_text(text)
     (desk / "my_toy.py").write_text(PYTHON)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", f"{desk}:{commands.ROOT}")
+        patch.setenv("PYTHONPATH", f"{desk}:{SOURCE}")
         patch.setattr(sys, "path", [str(desk), *sys.path])
         forget_module()
         words = (f"hydra.searchpath=[file://{desk}/conf]", *MODEL)
@@ -64,7 +65,7 @@ def listed_once(words: list[str]) -> pd.DataFrame:
 @pytest.fixture
 def folder(desk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A copy of the submission, to be edited."""
-    monkeypatch.setenv("PYTHONPATH", str(commands.ROOT))
+    monkeypatch.setenv("PYTHONPATH", str(SOURCE))
     monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.setattr(study_module, "listed", listed_once)
     forget_module()

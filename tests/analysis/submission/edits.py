@@ -12,10 +12,10 @@ import pandas as pd
 import pytest
 import yaml
 
-from analysis.files import parquet
-from analysis.track.frame import study_frame
-from experiments.tracking import provenance
-from experiments.tracking.run_files import checksum, file_record
+from archbench.analysis.files import parquet
+from archbench.analysis.track.frame import study_frame
+from archbench.experiments.tracking import provenance
+from archbench.experiments.tracking.run_files import checksum, file_record
 from tests.analysis.submission.toy_study import forget_module
 
 Edit = Callable[[Path], object]

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from analysis.submission import study as study_module
-from analysis.submission.validate import ValidateConfig, main, reasons
-from analysis.track.runs import listed
-from experiments.config.study import RULES
+from archbench.analysis.submission import study as study_module
+from archbench.analysis.submission.validate import ValidateConfig, main, reasons
+from archbench.analysis.track.runs import listed
+from archbench.experiments.config.study import RULES
 from tests.analysis.submission.edits import (
     Edit,
     code_edit,
@@ -79,7 +79,7 @@ PRETRAINED = (
 
     def make_feedforward""",
 )
-FALSE_MODULE = "    __module__ = 'architectures.backbones.decoder'\n"
+FALSE_MODULE = "    __module__ = 'archbench.architectures.backbones.decoder'\n"
 CHEATS: dict[str, tuple[Edit, str]] = {
     "a future leak": (code_edit(*LEAK, runs=True), "change with later tokens"),
     "a leak through other sequences": (code_edit(*BATCH_LEAK, runs=True), "other sequences of the batch"),
@@ -120,7 +120,7 @@ CHEATS: dict[str, tuple[Edit, str]] = {
         "before training, its loss is",
     ),
     "a model that imports the data": (
-        code_edit("import torch\n", "import torch\nimport experiments.tasks\n", runs=True),
+        code_edit("import torch\n", "import torch\nimport archbench.experiments.tasks\n", runs=True),
         "my_toy.py imports experiments",
     ),
     "weights in a file": (

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from analysis.submission.folder import Submission, config_problems, model_configs
-from analysis.submission.study import read_study, sections_set
+from archbench.analysis.submission.folder import Submission, config_problems, model_configs
+from archbench.analysis.submission.study import read_study, sections_set
 
 
 def test_a_submission_has_the_yaml_files_of_its_model_only(tmp_path: Path) -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from analysis.submission.records import curve_problems, repeated_problems
-from experiments.runtime.run_status import RunStatus
-from experiments.tasks.metrics import Metric
-from experiments.tracking.run_files import RunResult
+from archbench.analysis.submission.records import curve_problems, repeated_problems
+from archbench.experiments.runtime.run_status import RunStatus
+from archbench.experiments.tasks.metrics import Metric
+from archbench.experiments.tracking.run_files import RunResult
 
 
 def metric(value: float, standard_error: float = 0.1, split: str = "test") -> Metric:

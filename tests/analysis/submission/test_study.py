@@ -5,8 +5,8 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
-from analysis.submission.study import StudyRules, read_study, trial_problems
-from experiments.runtime.errors import ConfigError
+from archbench.analysis.submission.study import StudyRules, read_study, trial_problems
+from archbench.experiments.runtime.errors import ConfigError
 
 
 def trials(*losses: tuple[float, float], protocol: str | None = None) -> pd.DataFrame:

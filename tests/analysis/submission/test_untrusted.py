@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import yaml
 
-from analysis.submission import validate
-from analysis.submission.validate import main
+from archbench.analysis.submission import validate
+from archbench.analysis.submission.validate import main
 
 VALUE = "7Aq9zLw2Rt5Ux8Vb1Nc4"
 

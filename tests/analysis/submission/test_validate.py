@@ -10,11 +10,12 @@ import pandas as pd
 import pytest
 import yaml
 
-from analysis.submission import study as study_module
-from analysis.submission import submit
-from analysis.submission.validate import ValidateConfig, main, reasons
-from analysis.track.runs import listed
-from experiments.config.study import RULES
+from archbench.analysis.submission import study as study_module
+from archbench.analysis.submission import submit
+from archbench.analysis.submission.validate import ValidateConfig, main, reasons
+from archbench.analysis.track.runs import listed
+from archbench.experiments.config.study import RULES
+from tests import SOURCE
 from tests.analysis.submission.toy_study import forget_module, train_by_rules
 from tests.experiments import commands
 
@@ -48,7 +49,7 @@ def test_the_yaml_of_a_model_is_submitted(
     (desk / "conf" / "backbone").mkdir()
     (desk / "conf" / "backbone" / "shallow.yaml").write_text(SHALLOW)
     monkeypatch.setattr(study_module, "listed", listed)
-    monkeypatch.setenv("PYTHONPATH", f"{desk}:{commands.ROOT}")
+    monkeypatch.setenv("PYTHONPATH", f"{desk}:{SOURCE}")
     monkeypatch.syspath_prepend(desk)
     model = ("backbone=shallow", "task=text")
     train_by_rules(desk, model)
@@ -57,7 +58,7 @@ def test_the_yaml_of_a_model_is_submitted(
     assert submit.main([*arguments, f"out={out}"]) == 0
     shutil.rmtree(desk / "conf" / "backbone")
     forget_module()
-    monkeypatch.setenv("PYTHONPATH", str(commands.ROOT))
+    monkeypatch.setenv("PYTHONPATH", str(SOURCE))
     monkeypatch.setattr(sys, "path", [path for path in sys.path if path != str(desk)])
     config = ValidateConfig(folder=str(out), retrain=False, config_dir=f"{desk}/conf")
     assert reasons(config) == []

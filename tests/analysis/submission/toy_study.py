@@ -7,8 +7,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from analysis.submission.study import expected_runs, read_study
-from experiments.tracking import provenance
+from archbench.analysis.submission.study import expected_runs, read_study
+from archbench.experiments.tracking import provenance
 from tests.experiments import commands
 
 STUDY = """# @package _global_

@@ -8,10 +8,10 @@ from collections.abc import Callable
 
 import pytest
 
-from analysis.figures.style import log_axis
-from analysis.tables.columns import interval, p_text
-from analysis.tables.format import flops, multiplier, seconds, si, size
-from experiments.runtime.console import clock, count, plural
+from archbench.analysis.figures.style import log_axis
+from archbench.analysis.tables.columns import interval, p_text
+from archbench.analysis.tables.format import flops, multiplier, seconds, si, size
+from archbench.experiments.runtime.console import clock, count, plural
 
 MAGNITUDES = [0.0, *(m * 10.0**e for e in range(-9, 16) for m in (1, 1.234, 5, 9.994, 9.996, 9.99999))]
 UNITS = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from analysis.load.study import load_study
-from analysis.stats.versus_baseline import with_differences
-from analysis.stats.warnings import study_warnings
-from analysis.tables.headings import held_equal
-from analysis.tables.latex import escape, render_latex
-from analysis.tables.sentences import answers
+from archbench.analysis.load.study import load_study
+from archbench.analysis.stats.versus_baseline import with_differences
+from archbench.analysis.stats.warnings import study_warnings
+from archbench.analysis.tables.headings import held_equal
+from archbench.analysis.tables.latex import escape, render_latex
+from archbench.analysis.tables.sentences import answers
 
 
 def rows_of(table: str) -> list[list[str]]:

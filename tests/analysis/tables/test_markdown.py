@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from analysis.load.study import load_history, load_study
-from analysis.report.page import render_page
-from analysis.tables.latex import render_latex
-from analysis.tables.markdown import escaped, table
-from analysis.tables.text import render_markdown
+from archbench.analysis.load.study import load_history, load_study
+from archbench.analysis.report.page import render_page
+from archbench.analysis.tables.latex import render_latex
+from archbench.analysis.tables.markdown import escaped, table
+from archbench.analysis.tables.text import render_markdown
 
 HOSTILE = (
     "<img src=x onerror=alert(1)> <script>alert(1)</script> [x](javascript:alert(1)) ![y](http://e.org/p) "

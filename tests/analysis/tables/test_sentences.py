@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from analysis.load.study import load_study
-from analysis.stats.versus_baseline import with_differences
-from analysis.tables.sentences import answers
+from archbench.analysis.load.study import load_study
+from archbench.analysis.stats.versus_baseline import with_differences
+from archbench.analysis.tables.sentences import answers
 
 NOISE = (0.00, 0.01, -0.008, 0.004, -0.006)
 

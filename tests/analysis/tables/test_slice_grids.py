@@ -3,7 +3,7 @@
 import pandas as pd
 import pytest
 
-from analysis.tables import slices
+from archbench.analysis.tables import slices
 
 
 def test_an_arm_without_a_gain_is_a_dash(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from analysis.load.study import load_study
-from analysis.tables.task_grid import grid_text, task_grid
+from archbench.analysis.load.study import load_study
+from archbench.analysis.tables.task_grid import grid_text, task_grid
 
 WriteRun = Callable[..., Path]
 

@@ -13,17 +13,17 @@ import yaml
 from rich.console import Console
 from rich.table import Table
 
-from analysis.load.study import load_study
-from analysis.stats.computed import Computed
-from analysis.stats.grid import Grid
-from analysis.stats.versus_baseline import with_differences
-from analysis.tables.body import table_rows
-from analysis.tables.columns import MOST_COLUMNS, interval, table_columns
-from analysis.tables.format import flops, seconds, si, size
-from analysis.tables.headings import held_equal
-from analysis.tables.terminal import grid_parts
-from analysis.tables.text import render_markdown, render_tables, study_text
-from experiments.runtime.console import WIDTH
+from archbench.analysis.load.study import load_study
+from archbench.analysis.stats.computed import Computed
+from archbench.analysis.stats.grid import Grid
+from archbench.analysis.stats.versus_baseline import with_differences
+from archbench.analysis.tables.body import table_rows
+from archbench.analysis.tables.columns import MOST_COLUMNS, interval, table_columns
+from archbench.analysis.tables.format import flops, seconds, si, size
+from archbench.analysis.tables.headings import held_equal
+from archbench.analysis.tables.terminal import grid_parts
+from archbench.analysis.tables.text import render_markdown, render_tables, study_text
+from archbench.experiments.runtime.console import WIDTH
 from tests.results import write_result
 
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from analysis.track.__main__ import TrackConfig, main, prepare
-from analysis.track.rules import check_backbones
-from experiments.runtime.errors import ConfigError
+from archbench.analysis.track.__main__ import TrackConfig, main, prepare
+from archbench.analysis.track.rules import check_backbones
+from archbench.experiments.runtime.errors import ConfigError
 from tests.experiments.test_toy_backbone import PYTHON, YAML
 
 STUDY = """# @package _global_

@@ -8,7 +8,7 @@ import math
 import pandas as pd
 import pytest
 
-from analysis.track.early import early_decisions, early_scores
+from archbench.analysis.track.early import early_decisions, early_scores
 
 CURVES = {  # steps, tokens, FLOPs, validation accuracy
     "decoder": [[25, 1, 1, 0.2], [50, 2, 2, 0.7], [100, 4, 4, 0.9]],

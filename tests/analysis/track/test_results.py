@@ -11,14 +11,14 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from analysis.track import __main__ as command
-from analysis.track.__main__ import Part, TrackConfig, track_results
-from analysis.track.overview import overview
-from analysis.track.page import fill_page, track_markdown
-from analysis.track.results import held_out, newest_settings, scored_runs, with_score
-from analysis.track.rules import Track, Workload, read_track
-from analysis.track.runs import missing
-from analysis.track.tuning import rate_rows, write_rates
+from archbench.analysis.track import __main__ as command
+from archbench.analysis.track.__main__ import Part, TrackConfig, track_results
+from archbench.analysis.track.overview import overview
+from archbench.analysis.track.page import fill_page, track_markdown
+from archbench.analysis.track.results import held_out, newest_settings, scored_runs, with_score
+from archbench.analysis.track.rules import Track, Workload, read_track
+from archbench.analysis.track.runs import missing
+from archbench.analysis.track.tuning import rate_rows, write_rates
 
 
 @pytest.fixture

@@ -11,15 +11,15 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from analysis.figures.curves import learning_curves
-from analysis.load.study import load_history, load_study
-from analysis.report.page import Findings
-from analysis.stats.comparisons import comparisons
-from analysis.stats.versus_baseline import with_differences
-from analysis.stats.warnings import study_warnings
-from analysis.tables.text import markdown_table
-from analysis.weights_and_biases import dashboard
-from analysis.weights_and_biases.analysis_run import contents, rows, upload_analysis
+from archbench.analysis.figures.curves import learning_curves
+from archbench.analysis.load.study import load_history, load_study
+from archbench.analysis.report.page import Findings
+from archbench.analysis.stats.comparisons import comparisons
+from archbench.analysis.stats.versus_baseline import with_differences
+from archbench.analysis.stats.warnings import study_warnings
+from archbench.analysis.tables.text import markdown_table
+from archbench.analysis.weights_and_biases import dashboard
+from archbench.analysis.weights_and_biases.analysis_run import contents, rows, upload_analysis
 from tests import wandb_file
 
 
@@ -217,7 +217,7 @@ def test_a_network_that_fails_is_one_line_and_one(
     def fail(*_: object) -> int:
         raise ConnectionError("refused\nby https://me:canary@example.org")
 
-    monkeypatch.setattr("analysis.weights_and_biases.options.signed_in", lambda: True)
+    monkeypatch.setattr("archbench.analysis.weights_and_biases.options.signed_in", lambda: True)
     monkeypatch.setattr(dashboard, "send", fail)
     assert dashboard.main([f"runs={study}"]) == 1
     (line,) = capsys.readouterr().err.splitlines()
@@ -245,7 +245,7 @@ def test_everything_is_sent_to_one_place(
         asked.extend((view.project, view.entity) for view in (workspace, report))
         return place
 
-    monkeypatch.setattr("analysis.weights_and_biases.options.signed_in", lambda: True)
+    monkeypatch.setattr("archbench.analysis.weights_and_biases.options.signed_in", lambda: True)
     monkeypatch.setattr("wandb.Api", lambda: SimpleNamespace(default_entity="me"))
     for stand_in in (upload, upload_analysis, save_views):
         monkeypatch.setattr(dashboard, stand_in.__name__, stand_in)

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from analysis.load.study import load_study
-from analysis.weights_and_biases import fetch
-from analysis.weights_and_biases.fetch import place
-from experiments.runtime.errors import DataError
-from experiments.tracking.run_files import FETCHED
+from archbench.analysis.load.study import load_study
+from archbench.analysis.weights_and_biases import fetch
+from archbench.analysis.weights_and_biases.fetch import place
+from archbench.experiments.runtime.errors import DataError
+from archbench.experiments.tracking.run_files import FETCHED
 from tests.results import write_result
 
 CELL = Path("compare") / "decoder-causal_lm-text-nano-ab12cd34"
@@ -141,7 +141,7 @@ def test_the_command_brings_a_study_and_says_what_it_could_not(
             return [Run(each) for each in records]
 
     monkeypatch.setattr("wandb.Api", Api)
-    monkeypatch.setattr("analysis.weights_and_biases.options.signed_in", lambda: True)
+    monkeypatch.setattr("archbench.analysis.weights_and_biases.options.signed_in", lambda: True)
     here = tmp_path / "here"
     assert fetch.main([f"runs={here}"]) == 1
     printed = capsys.readouterr().out.splitlines()
@@ -163,7 +163,9 @@ def test_mistakes_and_a_failing_network_are_one_line(
         (True, ["entiti=me"], 2, "did you mean 'entity="),
         (True, [], 1, "ConnectionError: refused"),
     ):
-        monkeypatch.setattr("analysis.weights_and_biases.options.signed_in", lambda found=signed_in: found)
+        monkeypatch.setattr(
+            "archbench.analysis.weights_and_biases.options.signed_in", lambda found=signed_in: found
+        )
         assert fetch.main([f"runs={tmp_path}", *words]) == code
         (line,) = capsys.readouterr().err.splitlines()
         assert message in line

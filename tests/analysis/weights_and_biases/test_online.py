@@ -11,8 +11,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from analysis.load.study import load_study
-from experiments.tracking.tracker import FILES
+from archbench.analysis.load.study import load_study
+from archbench.experiments.tracking.tracker import FILES
 from tests.experiments import commands
 from tests.experiments.tracking.processes import API_KEY
 from tests.experiments.tracking.wandb_server import Server, serving
@@ -49,11 +49,11 @@ def test_a_study_is_sent_and_comes_back(tmp_path: Path) -> None:
     for seed in (0, 1):
         commands.train(*STUDY, f"seed={seed}", f"runs={here}")
     with serving() as server:
-        printed = run(server, "analysis.weights_and_biases.dashboard", "study=sent", f"runs={here}")
+        printed = run(server, "archbench.analysis.weights_and_biases.dashboard", "study=sent", f"runs={here}")
         assert printed.count(": uploaded") == 3, "two runs and their analysis"
         first = dict(server.views)
-        again = run(server, "analysis.weights_and_biases.dashboard", "study=sent", f"runs={here}")
-        fetched = run(server, "analysis.weights_and_biases.fetch", "study=sent", f"runs={there}")
+        again = run(server, "archbench.analysis.weights_and_biases.dashboard", "study=sent", f"runs={here}")
+        fetched = run(server, "archbench.analysis.weights_and_biases.fetch", "study=sent", f"runs={there}")
     assert again.count(": already there") == 3
     # The workspace and the report are replaced by the second call, not doubled.
     assert first.keys() == server.views.keys()
@@ -72,9 +72,9 @@ def test_a_study_is_sent_and_comes_back(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("module", "failure"),
     [
-        ("analysis.weights_and_biases.dashboard", "401!"),
-        ("analysis.weights_and_biases.fetch", "500!"),
-        ("analysis.weights_and_biases.fetch", "hang!"),
+        ("archbench.analysis.weights_and_biases.dashboard", "401!"),
+        ("archbench.analysis.weights_and_biases.fetch", "500!"),
+        ("archbench.analysis.weights_and_biases.fetch", "hang!"),
     ],
 )
 def test_a_server_that_fails_is_one_line_and_an_exit_code(tmp_path: Path, module: str, failure: str) -> None:

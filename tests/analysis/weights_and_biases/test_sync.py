@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from analysis.weights_and_biases import sync
-from tests import wandb_file
+from archbench.analysis.weights_and_biases import sync
+from tests import SOURCE, wandb_file
 from tests.results import row, write_result
 from tests.slurm import jobs
 
@@ -46,12 +46,12 @@ def parts(folder: Path) -> list[Path]:
 def run(calls: list[list[str]], home: Path) -> list[str]:
     """The lines that calls print one after the other, in a process without keys."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("WANDB")}
-    code = "from analysis.weights_and_biases.sync import main\n"
+    code = "from archbench.analysis.weights_and_biases.sync import main\n"
     code += f"for words in {calls!r}: print('exit', main(words), flush=True)"
     done = subprocess.run(
         [sys.executable, "-c", code],
         cwd=jobs.ROOT,
-        env=kept | {"HOME": str(home), "NETRC": str(home / "netrc"), "PYTHONPATH": str(jobs.ROOT)},
+        env=kept | {"HOME": str(home), "NETRC": str(home / "netrc"), "PYTHONPATH": str(SOURCE)},
         capture_output=True,
         text=True,
     )
@@ -92,7 +92,7 @@ def test_without_a_key_one_sentence_says_so(
 ) -> None:
     for seed in range(3):
         make_run(tmp_path, seed, "complete")
-    monkeypatch.setattr("analysis.weights_and_biases.options.signed_in", lambda: False)
+    monkeypatch.setattr("archbench.analysis.weights_and_biases.options.signed_in", lambda: False)
     assert sync.main(["study=pilot", f"runs={tmp_path}"]) == 2
     out, err = capsys.readouterr()
     assert (out, err) == ("", "error: no API key: set WANDB_API_KEY or run `wandb login`\n")

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from architectures.backbone import Backbone
-from architectures.backbones.bidirectional_ssm import (
+from archbench.architectures.backbone import Backbone
+from archbench.architectures.backbones.bidirectional_ssm import (
     BidirectionalHybrid,
     BidirectionalHybridConfig,
     BidirectionalMamba,
@@ -16,23 +16,23 @@ from architectures.backbones.bidirectional_ssm import (
     BidirectionalMamba2Config,
     BidirectionalMambaConfig,
 )
-from architectures.backbones.encoder import Encoder, EncoderConfig
-from architectures.backbones.hybrid import ATTENTION, RECURRENT
-from architectures.layers.attention.config import AttentionConfig
-from architectures.layers.layer_pattern import pattern_types
-from architectures.layers.moe.config import ExpertsConfig
-from architectures.layers.ssm.s4_config import S4LayerConfig
-from architectures.mixers.deltanet import DeltaConfig
-from architectures.mixers.deltaproduct import HouseholderConfig
-from architectures.mixers.gated_deltanet import GatedDeltaConfig
-from architectures.mixers.gla import GatedLinearConfig
-from architectures.mixers.kda import KimiDeltaConfig
-from architectures.mixers.mamba import SelectiveConfig
-from architectures.mixers.mamba2 import SSDConfig
-from architectures.mixers.mamba3 import Mamba3Config
-from architectures.mixers.mlstm import MLSTMConfig
-from architectures.mixers.rwkv7 import RWKV7Config
-from architectures.pretrained.export import save_folder
+from archbench.architectures.backbones.encoder import Encoder, EncoderConfig
+from archbench.architectures.backbones.hybrid import ATTENTION, RECURRENT
+from archbench.architectures.layers.attention.config import AttentionConfig
+from archbench.architectures.layers.layer_pattern import pattern_types
+from archbench.architectures.layers.moe.config import ExpertsConfig
+from archbench.architectures.layers.ssm.s4_config import S4LayerConfig
+from archbench.architectures.mixers.deltanet import DeltaConfig
+from archbench.architectures.mixers.deltaproduct import HouseholderConfig
+from archbench.architectures.mixers.gated_deltanet import GatedDeltaConfig
+from archbench.architectures.mixers.gla import GatedLinearConfig
+from archbench.architectures.mixers.kda import KimiDeltaConfig
+from archbench.architectures.mixers.mamba import SelectiveConfig
+from archbench.architectures.mixers.mamba2 import SSDConfig
+from archbench.architectures.mixers.mamba3 import Mamba3Config
+from archbench.architectures.mixers.mlstm import MLSTMConfig
+from archbench.architectures.mixers.rwkv7 import RWKV7Config
+from archbench.architectures.pretrained.export import save_folder
 from tests.architectures.conformance import (
     check_batch_invariance,
     check_gradients,

@@ -2,14 +2,14 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from architectures.backbones.block_diffusion import BlockDiffusionConfig
-from architectures.backbones.decoder import Decoder, DecoderConfig
-from architectures.backbones.encoder import Encoder
-from architectures.backbones.encoder_decoder import EncoderDecoderConfig
-from architectures.backbones.masked_diffusion import MaskedDiffusion, MaskedDiffusionConfig
-from architectures.layers.attention.config import AttentionConfig
-from architectures.layers.positions import PositionsConfig, RotaryScaling
-from architectures.pretrained.folder import load_folder
+from archbench.architectures.backbones.block_diffusion import BlockDiffusionConfig
+from archbench.architectures.backbones.decoder import Decoder, DecoderConfig
+from archbench.architectures.backbones.encoder import Encoder
+from archbench.architectures.backbones.encoder_decoder import EncoderDecoderConfig
+from archbench.architectures.backbones.masked_diffusion import MaskedDiffusion, MaskedDiffusionConfig
+from archbench.architectures.layers.attention.config import AttentionConfig
+from archbench.architectures.layers.positions import PositionsConfig, RotaryScaling
+from archbench.architectures.pretrained.folder import load_folder
 from tests.architectures.conformance import enliven
 
 HEADS = AttentionConfig(num_heads=2, num_kv_heads=1)

@@ -1,10 +1,10 @@
 import pytest
 import torch
 
-from architectures.backbones.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
-from architectures.layers.attention.config import AttentionConfig, LatentConfig
-from architectures.layers.block import BlockConfig
-from architectures.layers.positions import PositionsConfig
+from archbench.architectures.backbones.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
+from archbench.architectures.layers.attention.config import AttentionConfig, LatentConfig
+from archbench.architectures.layers.block import BlockConfig
+from archbench.architectures.layers.positions import PositionsConfig
 
 
 def model(**changes: object) -> EncoderDecoder:

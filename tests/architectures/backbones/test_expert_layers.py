@@ -11,21 +11,21 @@ import pytest
 import torch
 from torch.utils.checkpoint import checkpoint
 
-from architectures.backbone import Backbone
-from architectures.backbones.decoder import Decoder, DecoderConfig
-from architectures.backbones.encoder import Encoder, EncoderConfig
-from architectures.backbones.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
-from architectures.backbones.hybrid import Hybrid, HybridConfig
-from architectures.backbones.masked_diffusion import MaskedDiffusion, MaskedDiffusionConfig
-from architectures.backbones.moe import MoE, MoEConfig
-from architectures.layers.attention.config import AttentionConfig
-from architectures.layers.feedforward import DenseFeedForward
-from architectures.layers.moe.config import ExpertsConfig
-from architectures.layers.moe.experts import Experts
-from architectures.layers.moe.routing_record import record_routing
-from experiments.training.checkpoints.checkpoint import load_newest
-from experiments.training.checkpoints.checkpoint_policy import CheckpointSaver
-from experiments.training.optimizers.adamw import AdamW
+from archbench.architectures.backbone import Backbone
+from archbench.architectures.backbones.decoder import Decoder, DecoderConfig
+from archbench.architectures.backbones.encoder import Encoder, EncoderConfig
+from archbench.architectures.backbones.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
+from archbench.architectures.backbones.hybrid import Hybrid, HybridConfig
+from archbench.architectures.backbones.masked_diffusion import MaskedDiffusion, MaskedDiffusionConfig
+from archbench.architectures.backbones.moe import MoE, MoEConfig
+from archbench.architectures.layers.attention.config import AttentionConfig
+from archbench.architectures.layers.feedforward import DenseFeedForward
+from archbench.architectures.layers.moe.config import ExpertsConfig
+from archbench.architectures.layers.moe.experts import Experts
+from archbench.architectures.layers.moe.routing_record import record_routing
+from archbench.experiments.training.checkpoints.checkpoint import load_newest
+from archbench.experiments.training.checkpoints.checkpoint_policy import CheckpointSaver
+from archbench.experiments.training.optimizers.adamw import AdamW
 from tests.architectures.conformance import (
     check_batch_invariance,
     check_decoding,

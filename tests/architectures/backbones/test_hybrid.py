@@ -18,31 +18,31 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from architectures.backbone import Backbone
-from architectures.backbones.decoder import Decoder, DecoderConfig
-from architectures.backbones.hybrid import ATTENTION, RECURRENT, Hybrid, HybridConfig
-from architectures.backbones.mamba import Mamba, MambaConfig
-from architectures.backbones.mamba2 import Mamba2, Mamba2Config
-from architectures.backbones.s4 import S4, S4Config
-from architectures.backbones.transformer import FEEDFORWARDS
-from architectures.kernels.cpu.build import problem
-from architectures.kernels.pointwise import path
-from architectures.layers.attention.config import AttentionConfig, LatentConfig
-from architectures.layers.block import BlockConfig, Mixer
-from architectures.layers.context import Context
-from architectures.layers.moe.config import ExpertsConfig
-from architectures.layers.positions import PositionsConfig
-from architectures.layers.ssm.s4_config import S4LayerConfig
-from architectures.mixers.deltanet import DeltaConfig
-from architectures.mixers.deltaproduct import HouseholderConfig
-from architectures.mixers.gated_deltanet import GatedDeltaConfig
-from architectures.mixers.gla import GatedLinearAttention, GatedLinearConfig
-from architectures.mixers.kda import KimiDeltaConfig
-from architectures.mixers.mamba import SelectiveConfig
-from architectures.mixers.mamba2 import SSDConfig
-from architectures.mixers.mamba3 import Mamba3Config
-from architectures.mixers.mlstm import MLSTMConfig
-from architectures.mixers.rwkv7 import RWKV7Config
+from archbench.architectures.backbone import Backbone
+from archbench.architectures.backbones.decoder import Decoder, DecoderConfig
+from archbench.architectures.backbones.hybrid import ATTENTION, RECURRENT, Hybrid, HybridConfig
+from archbench.architectures.backbones.mamba import Mamba, MambaConfig
+from archbench.architectures.backbones.mamba2 import Mamba2, Mamba2Config
+from archbench.architectures.backbones.s4 import S4, S4Config
+from archbench.architectures.backbones.transformer import FEEDFORWARDS
+from archbench.architectures.kernels.cpu.build import problem
+from archbench.architectures.kernels.pointwise import path
+from archbench.architectures.layers.attention.config import AttentionConfig, LatentConfig
+from archbench.architectures.layers.block import BlockConfig, Mixer
+from archbench.architectures.layers.context import Context
+from archbench.architectures.layers.moe.config import ExpertsConfig
+from archbench.architectures.layers.positions import PositionsConfig
+from archbench.architectures.layers.ssm.s4_config import S4LayerConfig
+from archbench.architectures.mixers.deltanet import DeltaConfig
+from archbench.architectures.mixers.deltaproduct import HouseholderConfig
+from archbench.architectures.mixers.gated_deltanet import GatedDeltaConfig
+from archbench.architectures.mixers.gla import GatedLinearAttention, GatedLinearConfig
+from archbench.architectures.mixers.kda import KimiDeltaConfig
+from archbench.architectures.mixers.mamba import SelectiveConfig
+from archbench.architectures.mixers.mamba2 import SSDConfig
+from archbench.architectures.mixers.mamba3 import Mamba3Config
+from archbench.architectures.mixers.mlstm import MLSTMConfig
+from archbench.architectures.mixers.rwkv7 import RWKV7Config
 from tests import ROOT
 from tests.architectures.conformance import (
     check_batch_invariance,

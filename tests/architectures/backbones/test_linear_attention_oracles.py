@@ -13,11 +13,11 @@ from transformers.models.kimi_linear.modeling_kimi_linear import KimiLinearDelta
 from transformers.models.qwen3_next import modeling_qwen3_next as oracle
 from transformers.models.qwen3_next.configuration_qwen3_next import Qwen3NextConfig
 
-from architectures.layers.context import Context
-from architectures.mixers.deltanet import DeltaConfig, DeltaRule
-from architectures.mixers.deltaproduct import HouseholderConfig, delta_product
-from architectures.mixers.gated_deltanet import GatedDeltaConfig, GatedDeltaRule
-from architectures.mixers.kda import KimiDeltaConfig, KimiDeltaRule
+from archbench.architectures.layers.context import Context
+from archbench.architectures.mixers.deltanet import DeltaConfig, DeltaRule
+from archbench.architectures.mixers.deltaproduct import HouseholderConfig, delta_product
+from archbench.architectures.mixers.gated_deltanet import GatedDeltaConfig, GatedDeltaRule
+from archbench.architectures.mixers.kda import KimiDeltaConfig, KimiDeltaRule
 from tests.architectures.conformance import enliven
 
 

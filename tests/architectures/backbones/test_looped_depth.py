@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from architectures.backbone import Backbone
+from archbench.architectures.backbone import Backbone
 from tests.architectures.test_conformance import LONGEST, VOCABULARY, build, enliven
 
 NAMES = ["decoder", "mamba", "gated_deltanet", "encoder"]

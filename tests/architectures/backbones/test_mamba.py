@@ -4,10 +4,10 @@ import torch.nn.functional as F
 from transformers import MambaConfig as OracleConfig
 from transformers import MambaForCausalLM
 
-from architectures.backbones.mamba import Mamba, MambaConfig
-from architectures.kernels.cpu import build
-from architectures.layers.context import Context
-from architectures.mixers.mamba import SelectiveConfig, SelectiveSSM
+from archbench.architectures.backbones.mamba import Mamba, MambaConfig
+from archbench.architectures.kernels.cpu import build
+from archbench.architectures.layers.context import Context
+from archbench.architectures.mixers.mamba import SelectiveConfig, SelectiveSSM
 from tests.architectures.conformance import enliven
 from tests.architectures.costs import arithmetic_of_one_sequence
 

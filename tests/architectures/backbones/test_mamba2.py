@@ -4,10 +4,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from architectures.backbones.mamba2 import Mamba2, Mamba2Config
-from architectures.kernels.cpu import build
-from architectures.layers.context import Context
-from architectures.mixers.mamba2 import SSD, GatedNorm, SSDConfig
+from archbench.architectures.backbones.mamba2 import Mamba2, Mamba2Config
+from archbench.architectures.kernels.cpu import build
+from archbench.architectures.layers.context import Context
+from archbench.architectures.mixers.mamba2 import SSD, GatedNorm, SSDConfig
 from tests.architectures.conformance import enliven
 from tests.architectures.costs import arithmetic_of_one_sequence
 

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from architectures.backbones.block_diffusion import BlockDiffusion, BlockDiffusionConfig, two_copies
-from architectures.backbones.masked_diffusion import MaskedDiffusion, MaskedDiffusionConfig
+from archbench.architectures.backbones.block_diffusion import BlockDiffusion, BlockDiffusionConfig, two_copies
+from archbench.architectures.backbones.masked_diffusion import MaskedDiffusion, MaskedDiffusionConfig
 from tests.architectures.conformance import (
     check_gradients,
     check_packed,
@@ -105,7 +105,7 @@ def test_the_mask_of_two_copies_by_hand():
 @pytest.mark.parametrize("kind", ["rope", "alibi", "learned"])
 def test_both_copies_have_the_same_positions(kind):
     """A noisy copy that equals the clean one gets its logits, whatever tells positions."""
-    from architectures.layers.positions import PositionsConfig
+    from archbench.architectures.layers.positions import PositionsConfig
 
     torch.manual_seed(0)
     config = BlockDiffusionConfig(d_model=16, block_length=3, positions=PositionsConfig(kind=kind))

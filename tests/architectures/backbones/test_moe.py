@@ -2,11 +2,11 @@ import pytest
 import torch
 from transformers import MixtralConfig, MixtralForCausalLM
 
-from architectures.backbones.decoder import Decoder, DecoderConfig
-from architectures.backbones.moe import MoE, MoEConfig
-from architectures.layers.attention.config import AttentionConfig
-from architectures.layers.moe.config import ExpertsConfig
-from architectures.layers.moe.experts import Experts
+from archbench.architectures.backbones.decoder import Decoder, DecoderConfig
+from archbench.architectures.backbones.moe import MoE, MoEConfig
+from archbench.architectures.layers.attention.config import AttentionConfig
+from archbench.architectures.layers.moe.config import ExpertsConfig
+from archbench.architectures.layers.moe.experts import Experts
 from tests.architectures.conformance import enliven
 
 HEADS = AttentionConfig(num_kv_heads=2)

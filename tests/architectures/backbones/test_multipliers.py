@@ -5,11 +5,11 @@ from dataclasses import replace
 import pytest
 import torch
 
-from architectures.backbones.decoder import Decoder, DecoderConfig
-from architectures.backbones.hybrid import Hybrid, HybridConfig
-from architectures.backbones.multipliers import MultipliersConfig, ScaledLinear, scaled
-from architectures.layers.attention.config import AttentionConfig
-from architectures.mixers.mamba2 import SSDConfig
+from archbench.architectures.backbones.decoder import Decoder, DecoderConfig
+from archbench.architectures.backbones.hybrid import Hybrid, HybridConfig
+from archbench.architectures.backbones.multipliers import MultipliersConfig, ScaledLinear, scaled
+from archbench.architectures.layers.attention.config import AttentionConfig
+from archbench.architectures.mixers.mamba2 import SSDConfig
 
 PLAIN = HybridConfig(
     d_model=16,

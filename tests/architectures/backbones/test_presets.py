@@ -11,12 +11,12 @@ from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from omegaconf import OmegaConf
 
-import experiments.config.schema  # noqa: F401  # registers the sections that the YAML files extend
-from architectures.backbone import Backbone, BackboneConfig
-from architectures.backbones.transformer import TransformerConfig
-from architectures.pretrained import export_config
-from experiments.config import CONF
-from experiments.config.structured import load_class, typed
+import archbench.experiments.config.schema  # noqa: F401  # registers the sections that the YAML files extend
+from archbench.architectures.backbone import Backbone, BackboneConfig
+from archbench.architectures.backbones.transformer import TransformerConfig
+from archbench.architectures.pretrained import export_config
+from archbench.experiments.config import CONF
+from archbench.experiments.config.structured import load_class, typed
 from tests.architectures.conformance import (
     check_decoding,
     check_no_leak,

@@ -10,12 +10,12 @@ import pytest
 import scipy.signal
 import torch
 
-from architectures.backbones.s4 import S4, BidirectionalS4, S4Config
-from architectures.layers.context import Context
-from architectures.layers.ssm.discretization import real_matrix, real_vector
-from architectures.layers.ssm.s4_config import S4LayerConfig
-from architectures.layers.ssm.s4_dplr import LAYERS, S4DPLR
-from architectures.layers.ssm.s4d import LEAP, LONG, S4D, S4Layer
+from archbench.architectures.backbones.s4 import S4, BidirectionalS4, S4Config
+from archbench.architectures.layers.context import Context
+from archbench.architectures.layers.ssm.discretization import real_matrix, real_vector
+from archbench.architectures.layers.ssm.s4_config import S4LayerConfig
+from archbench.architectures.layers.ssm.s4_dplr import LAYERS, S4DPLR
+from archbench.architectures.layers.ssm.s4d import LEAP, LONG, S4D, S4Layer
 from tests.architectures.conformance import (
     check_no_leak,
     check_packed,

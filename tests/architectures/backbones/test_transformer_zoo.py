@@ -13,16 +13,16 @@ from typing import Any
 import pytest
 import torch
 
-from architectures.backbone import Backbone
-from architectures.backbones.decoder import Decoder, DecoderConfig
-from architectures.backbones.encoder import Encoder, EncoderConfig
-from architectures.backbones.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
-from architectures.backbones.transformer import HeadConfig, TransformerConfig
-from architectures.layers.attention.config import AttentionConfig, LatentConfig
-from architectures.layers.block import BlockConfig
-from architectures.layers.embedding import EmbeddingConfig
-from architectures.layers.feedforward import FeedForwardConfig
-from architectures.layers.positions import PositionsConfig, RotaryScaling
+from archbench.architectures.backbone import Backbone
+from archbench.architectures.backbones.decoder import Decoder, DecoderConfig
+from archbench.architectures.backbones.encoder import Encoder, EncoderConfig
+from archbench.architectures.backbones.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
+from archbench.architectures.backbones.transformer import HeadConfig, TransformerConfig
+from archbench.architectures.layers.attention.config import AttentionConfig, LatentConfig
+from archbench.architectures.layers.block import BlockConfig
+from archbench.architectures.layers.embedding import EmbeddingConfig
+from archbench.architectures.layers.feedforward import FeedForwardConfig
+from archbench.architectures.layers.positions import PositionsConfig, RotaryScaling
 from tests.architectures.conformance import (
     check_batch_invariance,
     check_close,

@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 
-from architectures.kernels.cpu import build, where
+from archbench.architectures.kernels.cpu import build, where
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -5,15 +5,15 @@ import dataclasses
 import pytest
 import torch
 
-from architectures.backbones.decoder import Decoder, DecoderConfig
-from architectures.backbones.encoder import Encoder, EncoderConfig
-from architectures.backbones.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
-from architectures.kernels import pointwise
-from architectures.kernels.attention import LONGEST, blockwise
-from architectures.kernels.cpu import build
-from architectures.kernels.cpu.transformer_ops import _Attention
-from architectures.layers.attention.config import AttentionConfig
-from architectures.layers.positions import PositionsConfig
+from archbench.architectures.backbones.decoder import Decoder, DecoderConfig
+from archbench.architectures.backbones.encoder import Encoder, EncoderConfig
+from archbench.architectures.backbones.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
+from archbench.architectures.kernels import pointwise
+from archbench.architectures.kernels.attention import LONGEST, blockwise
+from archbench.architectures.kernels.cpu import build
+from archbench.architectures.kernels.cpu.transformer_ops import _Attention
+from archbench.architectures.layers.attention.config import AttentionConfig
+from archbench.architectures.layers.positions import PositionsConfig
 
 pytestmark = pytest.mark.skipif(bool(build.problem()), reason=build.problem())
 HALF = torch.bfloat16

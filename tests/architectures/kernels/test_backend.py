@@ -11,15 +11,21 @@ import types
 import pytest
 import torch
 
-from architectures.backbones.mamba import Mamba, MambaConfig
-from architectures.backbones.mamba2 import Mamba2, Mamba2Config
-from architectures.kernels import backend
-from architectures.kernels.backend import INSTALL, KERNELS, PACKAGES, convolution_unable, resolve_path
-from architectures.kernels.cpu import build
-from architectures.layers.ssm.causal_conv1d import CausalConvolution
-from architectures.layers.ssm.selective_scan import selective_scan
-from architectures.layers.ssm.ssd import ssd
-from architectures.mixers.mamba import SelectiveConfig, SelectiveSSM
+from archbench.architectures.backbones.mamba import Mamba, MambaConfig
+from archbench.architectures.backbones.mamba2 import Mamba2, Mamba2Config
+from archbench.architectures.kernels import backend
+from archbench.architectures.kernels.backend import (
+    INSTALL,
+    KERNELS,
+    PACKAGES,
+    convolution_unable,
+    resolve_path,
+)
+from archbench.architectures.kernels.cpu import build
+from archbench.architectures.layers.ssm.causal_conv1d import CausalConvolution
+from archbench.architectures.layers.ssm.selective_scan import selective_scan
+from archbench.architectures.layers.ssm.ssd import ssd
+from archbench.architectures.mixers.mamba import SelectiveConfig, SelectiveSSM
 
 MODELS = {
     "mamba": lambda **settings: Mamba(MambaConfig(d_model=16, **settings), vocab_size=9, max_length=20),

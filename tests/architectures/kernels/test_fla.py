@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import torch
 
-from architectures.kernels import fla
-from architectures.kernels.fla import resolve_path
-from architectures.layers.ssm.recurrent import RecurrentMixer
-from architectures.mixers import (
+from archbench.architectures.kernels import fla
+from archbench.architectures.kernels.fla import resolve_path
+from archbench.architectures.layers.ssm.recurrent import RecurrentMixer
+from archbench.architectures.mixers import (
     deltanet,
     deltaproduct,
     gated_deltanet,
@@ -71,17 +71,17 @@ def test_without_the_package_auto_is_torch_and_fla_an_error_with_the_remedy(name
 @pytest.mark.usefixtures("present")
 def test_mamba2_prefers_the_kernels_of_its_authors(monkeypatch: pytest.MonkeyPatch) -> None:
     mixer = MIXERS["mamba2"](64)
-    monkeypatch.setattr("architectures.kernels.backend.import_problem", lambda: "absent")
+    monkeypatch.setattr("archbench.architectures.kernels.backend.import_problem", lambda: "absent")
     assert mixer.path(OnCuda()) == "fla"
     assert mixer.path(torch.ones(1)) != "fla"
-    monkeypatch.setattr("architectures.kernels.backend.import_problem", lambda: "")
+    monkeypatch.setattr("archbench.architectures.kernels.backend.import_problem", lambda: "")
     assert mixer.path(OnCuda()) == "mamba_ssm"
 
 
 @pytest.mark.usefixtures("present")
 @pytest.mark.parametrize("name", MIXERS)
 def test_every_linear_mixer_selects_it_on_a_gpu_only(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("architectures.kernels.backend.import_problem", lambda: "absent")
+    monkeypatch.setattr("archbench.architectures.kernels.backend.import_problem", lambda: "absent")
     mixer = MIXERS[name](64)
     assert mixer.path(OnCuda()) == "fla"
     assert mixer.scan_path() != "fla"

@@ -6,12 +6,12 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from architectures.backbones.decoder import Decoder, DecoderConfig
-from architectures.kernels import pointwise
-from architectures.kernels.cpu import build
-from architectures.kernels.pointwise import ACTIVATIONS, cross_entropy, rms_norm
-from architectures.layers.normalization import OffsetRMSNorm, RMSNorm, for_products
-from architectures.layers.positions import Rotary
+from archbench.architectures.backbones.decoder import Decoder, DecoderConfig
+from archbench.architectures.kernels import pointwise
+from archbench.architectures.kernels.cpu import build
+from archbench.architectures.kernels.pointwise import ACTIVATIONS, cross_entropy, rms_norm
+from archbench.architectures.layers.normalization import OffsetRMSNorm, RMSNorm, for_products
+from archbench.architectures.layers.positions import Rotary
 
 TOLERANCE = {torch.float32: 3e-6, torch.bfloat16: 1e-2}
 SHAPES = [(1, 3), (3, 5), (0, 7), (70, 37), (2, 33, 256), (130, 130)]

@@ -11,24 +11,24 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from architectures.backbone import Backbone, Flops
-from architectures.backbones.block_diffusion import BlockDiffusionConfig
-from architectures.backbones.decoder import Decoder, DecoderConfig
-from architectures.backbones.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
-from architectures.backbones.hybrid import Hybrid, HybridConfig
-from architectures.backbones.linear_attention import GatedDeltaNet, GatedDeltaNetConfig
-from architectures.backbones.mamba import Mamba, MambaConfig
-from architectures.backbones.moe import MoE, MoEConfig
-from architectures.backbones.s4 import S4, S4Config
-from architectures.kernels import pointwise
-from architectures.layers.attention.config import AttentionConfig
-from architectures.layers.block import Block, Mixer
-from architectures.layers.canon import Canon
-from architectures.layers.context import Context
-from architectures.layers.positions import PositionsConfig
-from architectures.pretrained.export import save_folder
-from experiments.training.optimizers.adamw import AdamW
-from experiments.training.optimizers.parameter_groups import parameter_groups
+from archbench.architectures.backbone import Backbone, Flops
+from archbench.architectures.backbones.block_diffusion import BlockDiffusionConfig
+from archbench.architectures.backbones.decoder import Decoder, DecoderConfig
+from archbench.architectures.backbones.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
+from archbench.architectures.backbones.hybrid import Hybrid, HybridConfig
+from archbench.architectures.backbones.linear_attention import GatedDeltaNet, GatedDeltaNetConfig
+from archbench.architectures.backbones.mamba import Mamba, MambaConfig
+from archbench.architectures.backbones.moe import MoE, MoEConfig
+from archbench.architectures.backbones.s4 import S4, S4Config
+from archbench.architectures.kernels import pointwise
+from archbench.architectures.layers.attention.config import AttentionConfig
+from archbench.architectures.layers.block import Block, Mixer
+from archbench.architectures.layers.canon import Canon
+from archbench.architectures.layers.context import Context
+from archbench.architectures.layers.positions import PositionsConfig
+from archbench.architectures.pretrained.export import save_folder
+from archbench.experiments.training.optimizers.adamw import AdamW
+from archbench.experiments.training.optimizers.parameter_groups import parameter_groups
 from tests.architectures.conformance import enliven
 
 SIZES: dict[str, Any] = {"d_model": 16, "num_layers": 2}

@@ -4,7 +4,7 @@ from transformers import LlamaConfig, NemotronConfig
 from transformers.models.llama.modeling_llama import LlamaMLP
 from transformers.models.nemotron.modeling_nemotron import NemotronMLP
 
-from architectures.layers.feedforward import (
+from archbench.architectures.layers.feedforward import (
     ACTIVATIONS,
     DenseFeedForward,
     FeedForwardConfig,

@@ -1,6 +1,6 @@
 import pytest
 
-from architectures.layers.layer_pattern import (
+from archbench.architectures.layers.layer_pattern import (
     check_pattern,
     compress_pattern,
     expand_pattern,

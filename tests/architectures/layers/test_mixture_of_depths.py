@@ -12,14 +12,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from architectures.backbone import Backbone
-from architectures.backbones.decoder import Decoder, DecoderConfig
-from architectures.layers.attention.config import AttentionConfig
-from architectures.layers.mixture_of_depths import PREDICTOR_COEFFICIENT, RoutedBlock
-from architectures.layers.positions import PositionsConfig
-from architectures.mixers.rwkv7 import Config as RWKV7Config
-from experiments.objectives.decoding.steps import problem
-from experiments.training.parallel.block_wrapping import recompute
+from archbench.architectures.backbone import Backbone
+from archbench.architectures.backbones.decoder import Decoder, DecoderConfig
+from archbench.architectures.layers.attention.config import AttentionConfig
+from archbench.architectures.layers.mixture_of_depths import PREDICTOR_COEFFICIENT, RoutedBlock
+from archbench.architectures.layers.positions import PositionsConfig
+from archbench.architectures.mixers.rwkv7 import Config as RWKV7Config
+from archbench.experiments.objectives.decoding.steps import problem
+from archbench.experiments.training.parallel.block_wrapping import recompute
 from tests.architectures.conformance import check_no_leak, enliven
 from tests.architectures.test_conformance import build
 

@@ -8,7 +8,7 @@ from transformers.models.gptj.modeling_gptj import apply_rotary_pos_emb as turn_
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply_rotary_pos_emb
 from transformers.models.t5.modeling_t5 import T5Attention
 
-from architectures.layers.positions import (
+from archbench.architectures.layers.positions import (
     ALiBi,
     PositionsConfig,
     RelativePositionBias,

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from architectures.backbone import Backbone, BackboneConfig, Flops, Output
-from architectures.layers.readout import SequenceReadout, TokenReadout, VectorReadout, pool
+from archbench.architectures.backbone import Backbone, BackboneConfig, Flops, Output
+from archbench.architectures.layers.readout import SequenceReadout, TokenReadout, VectorReadout, pool
 
 
 def padded(seed: int = 0):

@@ -12,8 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from architectures.layers.context import Context
-from architectures.mixers.mamba3 import Mamba3, Mamba3Config, heavy_tailed
+from archbench.architectures.layers.context import Context
+from archbench.architectures.mixers.mamba3 import Mamba3, Mamba3Config, heavy_tailed
 from tests.architectures.conformance import enliven
 
 EPS = 1e-3

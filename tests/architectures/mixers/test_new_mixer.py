@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from architectures.backbone import Flops, linear_flops
-from architectures.layers.block import Mixer, MixerConfig
+from archbench.architectures.backbone import Flops, linear_flops
+from archbench.architectures.layers.block import Mixer, MixerConfig
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,9 +55,9 @@ def test_a_module_is_a_mixer_of_hybrids(tmp_path: Path) -> None:
     program = """
 import sys
 import torch
-from architectures import mixers
+from archbench.architectures import mixers
 mixers.__path__.append(sys.argv[1])
-from architectures.backbones.hybrid import RECURRENT, Hybrid, HybridConfig
+from archbench.architectures.backbones.hybrid import RECURRENT, Hybrid, HybridConfig
 config = HybridConfig(d_model=40, num_layers=2, layers=["shifted", "attention"],
                       shifted=RECURRENT["shifted"].Config(shift=2))
 model = Hybrid(config, vocab_size=7, max_length=9)
@@ -71,7 +71,7 @@ print(tuple(model(torch.zeros(2, 9, dtype=torch.long)).logits_BTV.shape))
 def test_its_settings_are_keys_of_the_command_line(tmp_path: Path) -> None:
     program = """
 import sys
-from architectures import mixers
+from archbench.architectures import mixers
 mixers.__path__.append(sys.argv[1])
 from tests.experiments import commands
 words = ("device=cpu", "backbone=hybrid", "backbone.layers=[shifted,attention]", "+backbone.shifted.shift=3")

@@ -12,11 +12,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from architectures.backbones.bidirectional_ssm import BidirectionalHybrid, BidirectionalHybridConfig
-from architectures.backbones.hybrid import Hybrid, HybridConfig
-from architectures.layers.context import Context
-from architectures.mixers.rwkv7 import RWKV7, LowRank, RWKV7Config
-from experiments.training.parallel.block_wrapping import recompute
+from archbench.architectures.backbones.bidirectional_ssm import BidirectionalHybrid, BidirectionalHybridConfig
+from archbench.architectures.backbones.hybrid import Hybrid, HybridConfig
+from archbench.architectures.layers.context import Context
+from archbench.architectures.mixers.rwkv7 import RWKV7, LowRank, RWKV7Config
+from archbench.experiments.training.parallel.block_wrapping import recompute
 from tests.architectures.conformance import enliven
 
 EPS = 1e-3

@@ -17,7 +17,7 @@ import torch
 import transformers as hf
 from torch import Tensor
 
-from architectures.pretrained import load_folder
+from archbench.architectures.pretrained import load_folder
 from tests.architectures.pretrained.field_values import (
     BASES,
     EARLIER,

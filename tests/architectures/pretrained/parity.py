@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from architectures.backbone import Backbone
-from architectures.pretrained import load_folder, save_folder
+from archbench.architectures.backbone import Backbone
+from archbench.architectures.pretrained import load_folder, save_folder
 
 FLOAT32, FLOAT64 = 1e-5, 1e-10
 """Largest difference of logits allowed, as a share of the largest logit."""

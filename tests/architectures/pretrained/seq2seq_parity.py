@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from transformers import DynamicCache, EncoderDecoderCache
 
-from architectures.backbone import Backbone
+from archbench.architectures.backbone import Backbone
 from tests.architectures.pretrained.parity import FLOAT32, error
 
 FIRST = 2

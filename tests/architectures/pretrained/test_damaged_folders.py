@@ -12,9 +12,9 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from architectures.backbones.decoder import Decoder, DecoderConfig
-from architectures.layers.attention.config import AttentionConfig
-from architectures.pretrained import load_folder, save_folder
+from archbench.architectures.backbones.decoder import Decoder, DecoderConfig
+from archbench.architectures.layers.attention.config import AttentionConfig
+from archbench.architectures.pretrained import load_folder, save_folder
 
 WEIGHTS = "model.safetensors"
 Change = Callable[[Path], object]

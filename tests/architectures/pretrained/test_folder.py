@@ -14,14 +14,14 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
-from architectures.backbones.decoder import Decoder, DecoderConfig
-from architectures.backbones.s4 import S4, S4Config
-from architectures.layers.attention.config import AttentionConfig
-from architectures.layers.block import BlockConfig
-from architectures.layers.positions import PositionsConfig
-from architectures.pretrained import folder as folder_module
-from architectures.pretrained import load_folder, read_folder_config, save_folder
-from architectures.pretrained.tensor_rules import (
+from archbench.architectures.backbones.decoder import Decoder, DecoderConfig
+from archbench.architectures.backbones.s4 import S4, S4Config
+from archbench.architectures.layers.attention.config import AttentionConfig
+from archbench.architectures.layers.block import BlockConfig
+from archbench.architectures.layers.positions import PositionsConfig
+from archbench.architectures.pretrained import folder as folder_module
+from archbench.architectures.pretrained import load_folder, read_folder_config, save_folder
+from archbench.architectures.pretrained.tensor_rules import (
     ByHead,
     Rule,
     Same,

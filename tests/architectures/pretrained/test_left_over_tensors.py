@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from architectures.pretrained import load_folder
+from archbench.architectures.pretrained import load_folder
 from tests.architectures.pretrained.fields import CLASSES, ours
 from tests.architectures.pretrained.folders import EAGER, make_folder, make_model
 from tests.tiers import fast_only

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from architectures.pretrained import load_folder
+from archbench.architectures.pretrained import load_folder
 from tests.architectures.pretrained.folders import ENCODER_DECODERS, make_model
 from tests.architectures.pretrained.parity import FLOAT64, KeepFloat64, error
 

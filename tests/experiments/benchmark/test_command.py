@@ -11,13 +11,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from architectures.kernels.cpu.decode import transformer as decode_transformer
-from experiments.benchmark import timing
-from experiments.benchmark.__main__ import read
-from experiments.benchmark.grid import BYTES, Benchmark
-from experiments.benchmark.results import append
-from experiments.benchmark.worker import measure, share
-from experiments.benchmark.workloads import Cell, CellConfig
+from archbench.architectures.kernels.cpu.decode import transformer as decode_transformer
+from archbench.experiments.benchmark import timing
+from archbench.experiments.benchmark.__main__ import read
+from archbench.experiments.benchmark.grid import BYTES, Benchmark
+from archbench.experiments.benchmark.results import append
+from archbench.experiments.benchmark.worker import measure, share
+from archbench.experiments.benchmark.workloads import Cell, CellConfig
 from tests.experiments import commands
 
 TINY = (

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from experiments.benchmark.__main__ import read
-from experiments.benchmark.grid import BYTES, Benchmark
-from experiments.runtime.errors import ConfigError
+from archbench.experiments.benchmark.__main__ import read
+from archbench.experiments.benchmark.grid import BYTES, Benchmark
+from archbench.experiments.runtime.errors import ConfigError
 from tests.experiments import commands
 
 TINY = (

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 import torch
 
-from architectures.backbones.masked_diffusion import MaskedDiffusion
-from experiments.benchmark import infilling, timing
-from experiments.benchmark.__main__ import read
-from experiments.benchmark.grid import Benchmark
-from experiments.benchmark.subprocess_runner import known
-from experiments.benchmark.worker import measure
+from archbench.architectures.backbones.masked_diffusion import MaskedDiffusion
+from archbench.experiments.benchmark import infilling, timing
+from archbench.experiments.benchmark.__main__ import read
+from archbench.experiments.benchmark.grid import Benchmark
+from archbench.experiments.benchmark.subprocess_runner import known
+from archbench.experiments.benchmark.worker import measure
 from tests.experiments import commands
 
 TINY = (

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 import rich.console
 
-from experiments.benchmark.results import append, check_file, read_rows, render
-from experiments.runtime.errors import ConfigError, DataError
+from archbench.experiments.benchmark.results import append, check_file, read_rows, render
+from archbench.experiments.runtime.errors import ConfigError, DataError
 
 
 def row(**changes: Any) -> dict[str, Any]:

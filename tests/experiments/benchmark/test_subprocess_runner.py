@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 import torch
 
-from experiments.benchmark import subprocess_runner, worker
-from experiments.benchmark.__main__ import answers, read
-from experiments.benchmark.memory_limit import MOST, largest, limited
-from experiments.benchmark.subprocess_runner import failure, measure
-from experiments.benchmark.workloads import CellConfig
+from archbench.experiments.benchmark import subprocess_runner, worker
+from archbench.experiments.benchmark.__main__ import answers, read
+from archbench.experiments.benchmark.memory_limit import MOST, largest, limited
+from archbench.experiments.benchmark.subprocess_runner import failure, measure
+from archbench.experiments.benchmark.workloads import CellConfig
 from tests.experiments import commands
 
 TINY = (

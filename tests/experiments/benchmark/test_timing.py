@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from experiments.benchmark import timing
-from experiments.benchmark.timing import Stopwatch, is_stable, matmul_rate, memory_rate, quartiles
+from archbench.experiments.benchmark import timing
+from archbench.experiments.benchmark.timing import Stopwatch, is_stable, matmul_rate, memory_rate, quartiles
 
 
 @pytest.fixture

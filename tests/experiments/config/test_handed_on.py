@@ -10,7 +10,7 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from experiments.config.hydra_app import start
+from archbench.experiments.config.hydra_app import start
 
 
 @pytest.mark.parametrize("batches", [(), ("hydra.sweeper.max_batch_size=1",)])

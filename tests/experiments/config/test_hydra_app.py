@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from hydra.core.global_hydra import GlobalHydra
 
-from experiments.config.hydra_app import start
+from archbench.experiments.config.hydra_app import start
 
 
 @pytest.mark.parametrize(

@@ -9,16 +9,16 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 
-import experiments.config.schema  # noqa: F401
-from analysis.compare import CompareConfig
-from experiments.check import CheckConfig
-from experiments.cli import MODULES
-from experiments.config import CONF
-from experiments.config.hydra_overrides import explain, no_option, path_words, refuse_other_words_of
-from experiments.config.options import typed_words
-from experiments.runtime.errors import ConfigError, nearest
-from experiments.runtime.synonyms import SYNONYMS
-from slurm.status import StatusConfig
+import archbench.experiments.config.schema  # noqa: F401
+from archbench.analysis.compare import CompareConfig
+from archbench.experiments.check import CheckConfig
+from archbench.experiments.cli import MODULES
+from archbench.experiments.config import CONF
+from archbench.experiments.config.hydra_overrides import explain, no_option, path_words, refuse_other_words_of
+from archbench.experiments.config.options import typed_words
+from archbench.experiments.runtime.errors import ConfigError, nearest
+from archbench.experiments.runtime.synonyms import SYNONYMS
+from archbench.slurm.status import StatusConfig
 from tests.experiments import commands
 
 OPTIONS = {

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from hydra.core.hydra_config import HydraConfig
 
-from experiments.config.ineffective_overrides import check_words
-from experiments.runtime.errors import ConfigError
+from archbench.experiments.config.ineffective_overrides import check_words
+from archbench.experiments.runtime.errors import ConfigError
 from tests.experiments import commands
 
 

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from experiments.config.options import run_command, split_words, typed_words
-from experiments.runtime.errors import DataError, RunError
+from archbench.experiments.config.options import run_command, split_words, typed_words
+from archbench.experiments.runtime.errors import DataError, RunError
 
 
 @dataclass(frozen=True, kw_only=True)

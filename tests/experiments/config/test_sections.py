@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from experiments.config.sections import read_sections, read_tree, with_target, with_tokens
-from experiments.config.study import StudyConfig
-from experiments.runtime.errors import ConfigError
+from archbench.experiments.config.sections import read_sections, read_tree, with_target, with_tokens
+from archbench.experiments.config.study import StudyConfig
+from archbench.experiments.runtime.errors import ConfigError
 from tests.experiments import commands
 
 TARGETS = {"flops": 900_000, "non_embedding": 100_000, "total": None}

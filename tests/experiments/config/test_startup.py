@@ -30,24 +30,24 @@ def imported(module: str, *words: str) -> tuple[subprocess.CompletedProcess[str]
 @pytest.mark.parametrize(
     ("module", "words", "code"),
     [
-        ("experiments.train", "--help", 0),
-        ("experiments.train", "--cfg job", 0),
-        ("experiments.train", "backbone=mambba", 2),
-        ("experiments.train", "backbone.d_stat=3", 2),
-        ("experiments.train", "task.x=3", 2),
-        ("experiments.train", "optimizer.learning_rate=fast", 2),
-        ("experiments.train", "-m trainer.log_every=0,20 trainer.compile=all", 2),
-        ("experiments.plan", "scale.depht=3", 2),
-        ("experiments.plan", "budget.tokens=0", 2),
-        ("experiments.tasks", "--help", 0),
-        ("experiments.cost", "backbone=lama2_70b", 2),
-        ("experiments.benchmark", "context=[64]", 2),
-        ("experiments.evaluate", "splitt=test", 2),
-        ("experiments.generate", "promt=The", 2),
-        ("experiments.evaluation.sample_quality", "--help", 0),
-        ("experiments.evaluation.downstream", "shot=2", 2),
-        ("experiments.export", "--help", 0),
-        ("slurm.submit", "study=comparee", 2),
+        ("archbench.experiments.train", "--help", 0),
+        ("archbench.experiments.train", "--cfg job", 0),
+        ("archbench.experiments.train", "backbone=mambba", 2),
+        ("archbench.experiments.train", "backbone.d_stat=3", 2),
+        ("archbench.experiments.train", "task.x=3", 2),
+        ("archbench.experiments.train", "optimizer.learning_rate=fast", 2),
+        ("archbench.experiments.train", "-m trainer.log_every=0,20 trainer.compile=all", 2),
+        ("archbench.experiments.plan", "scale.depht=3", 2),
+        ("archbench.experiments.plan", "budget.tokens=0", 2),
+        ("archbench.experiments.tasks", "--help", 0),
+        ("archbench.experiments.cost", "backbone=lama2_70b", 2),
+        ("archbench.experiments.benchmark", "context=[64]", 2),
+        ("archbench.experiments.evaluate", "splitt=test", 2),
+        ("archbench.experiments.generate", "promt=The", 2),
+        ("archbench.experiments.evaluation.sample_quality", "--help", 0),
+        ("archbench.experiments.evaluation.downstream", "shot=2", 2),
+        ("archbench.experiments.export", "--help", 0),
+        ("archbench.slurm.submit", "study=comparee", 2),
     ],
 )
 def test_nothing_slow_is_imported_before_the_configuration_is_valid(
@@ -68,7 +68,7 @@ def test_pricing_imports_no_compiler_and_nothing_of_many_processes(tmp_path: Pat
         "scale.targets.non_embedding=20000",
         f"runs={tmp_path}",
     ]
-    ended, modules = imported("experiments.plan", "-m", *words)
+    ended, modules = imported("archbench.experiments.plan", "-m", *words)
     assert ended.returncode == 0, ended.stderr
     assert "torch" in modules
     unneeded = {"torch._dynamo", "sympy", "torch.distributed.fsdp", "torch.distributed.tensor"}
@@ -77,8 +77,12 @@ def test_pricing_imports_no_compiler_and_nothing_of_many_processes(tmp_path: Pat
 
 def test_training_imports_no_compiler(tmp_path: Path) -> None:
     ended, modules = imported(
-        "experiments.train", *commands.TINY, *commands.RECALL, "budget.tokens=128", f"runs={tmp_path}"
+        "archbench.experiments.train",
+        *commands.TINY,
+        *commands.RECALL,
+        "budget.tokens=128",
+        f"runs={tmp_path}",
     )
     assert ended.returncode == 0, ended.stderr
-    assert "experiments.training.trainer" in modules
+    assert "archbench.experiments.training.trainer" in modules
     assert not modules & ({"torch._dynamo", "sympy"} | SLOW - {"torch"})

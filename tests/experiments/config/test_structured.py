@@ -7,9 +7,13 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests import ROOT
+from tests import SOURCE
 
-CODE = "import sys; from experiments.config.structured import is_own; print(*map(is_own, sys.argv[1:]))"
+CODE = """
+import sys
+from archbench.experiments.config.structured import is_own
+print(*map(is_own, sys.argv[1:]))
+"""
 
 
 def test_packages_of_another_environment_are_not_the_users(tmp_path: Path) -> None:
@@ -20,7 +24,7 @@ def test_packages_of_another_environment_are_not_the_users(tmp_path: Path) -> No
     (tmp_path / "mine.py").touch()
     shown = subprocess.run(
         [sys.executable, "-c", CODE, "installed", "mine", "json", "torch"],
-        env={**os.environ, "PYTHONPATH": f"{packages}:{tmp_path}:{ROOT}"},
+        env={**os.environ, "PYTHONPATH": f"{packages}:{tmp_path}:{SOURCE}"},
         check=True, capture_output=True, text=True,
     ).stdout  # fmt: skip
     assert shown == "False True False False\n"

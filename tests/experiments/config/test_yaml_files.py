@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 
-from experiments.config import CONF
-from experiments.config.yaml_files import config_defaults
+from archbench.experiments.config import CONF
+from archbench.experiments.config.yaml_files import config_defaults
 from tests import ROOT
 from tests.experiments import commands
 
@@ -44,9 +44,9 @@ def test_the_source_tells_the_defaults_of_the_dataclass(target: str) -> None:
 
 
 def test_reading_defaults_imports_none_of_the_modules() -> None:
-    code = "import sys; from experiments.config.yaml_files import config_defaults as read; "
-    code += "assert read('architectures.backbones.hybrid.Hybrid')['mamba']['d_state'] == 16; "
-    code += "assert not {'torch', 'architectures.backbones.hybrid'} & set(sys.modules)"
+    code = "import sys; from archbench.experiments.config.yaml_files import config_defaults as read; "
+    code += "assert read('archbench.architectures.backbones.hybrid.Hybrid')['mamba']['d_state'] == 16; "
+    code += "assert not {'torch', 'archbench.architectures.backbones.hybrid'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
 
 
@@ -61,7 +61,7 @@ def test_a_class_of_the_user_needs_one_line_of_yaml(tmp_path: Path, monkeypatch:
     (tmp_path / "shuffled.py").write_text(
         "import math\n"
         "from dataclasses import dataclass, field\n"
-        "from experiments.tasks.recall.mqar import Recall, RecallConfig\n"
+        "from archbench.experiments.tasks.recall.mqar import Recall, RecallConfig\n"
         "PAIRS = 2\n"
         "@dataclass(frozen=True, kw_only=True)\n"
         "class ShuffledConfig(RecallConfig):\n"
@@ -77,7 +77,7 @@ def test_a_class_of_the_user_needs_one_line_of_yaml(tmp_path: Path, monkeypatch:
     assert read["num_pairs"] == 3
     assert read["rounds"] == [2, 2]
     assert read["name"] == "???"
-    assert read["power"] == config_defaults("experiments.tasks.recall.mqar.Recall")["power"]
+    assert read["power"] == config_defaults("archbench.experiments.tasks.recall.mqar.Recall")["power"]
     assert "angle" not in read  # what the source alone does not tell is filled in when the task is read
     assert "shuffled" not in sys.modules
 
@@ -127,7 +127,9 @@ def test_bases_are_those_of_python(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert config_defaults("diamond.parts.Both") == {"x": 2, "y": 2, "z": 3}
 
 
-@pytest.mark.parametrize("target", ["nothing", "no.such.Class", "torch.nn.Module", "experiments.tasks.X", ""])
+@pytest.mark.parametrize(
+    "target", ["nothing", "no.such.Class", "torch.nn.Module", "archbench.experiments.tasks.X", ""]
+)
 def test_a_class_that_is_not_there_has_no_defaults(target: str) -> None:
     """So that composing goes on, and the class is refused when the configuration is read."""
     assert config_defaults(target) == {}

@@ -11,15 +11,15 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import OmegaConf
 
-from architectures.backbone import Backbone
-from experiments.config import CONF
-from experiments.config.structured import component
-from experiments.cost.__main__ import price
-from experiments.cost.attention_variants import variants
-from experiments.cost.model_cost import longest
-from experiments.cost.tables import size
-from experiments.runtime.console import count
-from experiments.runtime.errors import ConfigError
+from archbench.architectures.backbone import Backbone
+from archbench.experiments.config import CONF
+from archbench.experiments.config.structured import component
+from archbench.experiments.cost.__main__ import price
+from archbench.experiments.cost.attention_variants import variants
+from archbench.experiments.cost.model_cost import longest
+from archbench.experiments.cost.tables import size
+from archbench.experiments.runtime.console import count
+from archbench.experiments.runtime.errors import ConfigError
 from tests.backbones import SOLVED
 from tests.experiments import commands
 

@@ -13,12 +13,12 @@ import pyarrow.parquet
 import pytest
 from hydra.core.global_hydra import GlobalHydra
 
-from experiments.config.hydra_app import start
-from experiments.data.tokenizers.tokenizer import ByteTokenizer, TokenizedText
-from experiments.runtime.errors import DataError
-from experiments.tasks.recall.mqar import Recall
-from experiments.tasks.task import Batch
-from experiments.train import train
+from archbench.experiments.config.hydra_app import start
+from archbench.experiments.data.tokenizers.tokenizer import ByteTokenizer, TokenizedText
+from archbench.experiments.runtime.errors import DataError
+from archbench.experiments.tasks.recall.mqar import Recall
+from archbench.experiments.tasks.task import Batch
+from archbench.experiments.train import train
 from tests.experiments import commands
 
 WORDS = " ".join(f"word{i}" for i in range(400))
@@ -155,7 +155,7 @@ def test_bad_data_is_said_in_one_line_and_nothing_is_written(
 
 def test_ids_beyond_the_vocabulary_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In a prepared file whose damage lies where opening does not look."""
-    monkeypatch.setattr("experiments.data.token_file.damaged", lambda *chunks: None)
+    monkeypatch.setattr("archbench.experiments.data.token_file.damaged", lambda *chunks: None)
     words = [*texts(tmp_path), f"task.cache_dir={tmp_path / 'cache'}"]
     commands.task(*words)
     (path,) = (tmp_path / "cache").glob("*/train.bin")

@@ -3,7 +3,7 @@ import math
 import numpy as np
 import pytest
 
-from experiments.data.token_stream import XZ_LIMIT, unigram_bits_per_byte, xz_bits_per_byte
+from archbench.experiments.data.token_stream import XZ_LIMIT, unigram_bits_per_byte, xz_bits_per_byte
 
 
 def test_unigram_by_hand():

@@ -3,7 +3,7 @@ from collections import Counter
 
 import pytest
 
-from experiments.data.corpus import CorpusConfig, documents, identity
+from archbench.experiments.data.corpus import CorpusConfig, documents, identity
 
 
 def write_files(folder, count):

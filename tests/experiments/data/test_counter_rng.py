@@ -1,9 +1,9 @@
 import numpy as np
 import pytest
 
-import experiments.data.counter_rng
-from experiments.data.counter_rng import MOST_SCORED, ExampleRNG, bits, permute, uniform
-from experiments.runtime.seeds import stream
+from archbench.experiments.data import counter_rng
+from archbench.experiments.data.counter_rng import MOST_SCORED, ExampleRNG, bits, permute, uniform
+from archbench.experiments.runtime.seeds import stream
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 64, 1000, 4097])
@@ -70,9 +70,7 @@ def test_every_bit_is_as_often_set_as_not():
 @pytest.mark.parametrize("extreme", [0, 2**64 - 1])
 def test_uniform_numbers_never_reach_the_ends(monkeypatch, extreme):
     """The logarithm of a logarithm is taken of them."""
-    monkeypatch.setattr(
-        experiments.data.counter_rng, "bits", lambda *_: np.array([[extreme]], dtype=np.uint64)
-    )
+    monkeypatch.setattr(counter_rng, "bits", lambda *_: np.array([[extreme]], dtype=np.uint64))
     assert 0 < uniform(0, np.arange(1), 1)[0, 0] < 1
 
 

@@ -6,11 +6,11 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from experiments.data import hub
-from experiments.data.corpus import CorpusConfig, documents
-from experiments.data.token_file import open_token_file
-from experiments.data.tokenizers.tokenizer import TokenizerConfig
-from experiments.runtime.errors import DataError
+from archbench.experiments.data import hub
+from archbench.experiments.data.corpus import CorpusConfig, documents
+from archbench.experiments.data.token_file import open_token_file
+from archbench.experiments.data.tokenizers.tokenizer import TokenizerConfig
+from archbench.experiments.runtime.errors import DataError
 from tests.experiments.data.hub_folder import new_folder
 
 

@@ -8,8 +8,8 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from experiments.data.labelled_rows import Row, RowsConfig, read_rows, value_in
-from experiments.runtime.errors import DataError
+from archbench.experiments.data.labelled_rows import Row, RowsConfig, read_rows, value_in
+from archbench.experiments.runtime.errors import DataError
 
 COLUMNS = ["text", "label"]
 ROWS = [{"text": f"said “{i}”, twice", "label": f"{i % 3}", "more": "x"} for i in range(400)]

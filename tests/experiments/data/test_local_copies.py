@@ -11,9 +11,9 @@ import pyarrow.parquet
 import pytest
 from PIL import Image
 
-from experiments.tasks.long_range.images import Images
-from experiments.tasks.text.sequence_classification import Sentences
-from experiments.tasks.text.text import Text
+from archbench.experiments.tasks.long_range.images import Images
+from archbench.experiments.tasks.text.sequence_classification import Sentences
+from archbench.experiments.tasks.text.text import Text
 from tests.experiments import commands
 
 

@@ -5,8 +5,8 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from experiments.data.local_files import find_files, read_files, rows_of_file
-from experiments.runtime.errors import DataError
+from archbench.experiments.data.local_files import find_files, read_files, rows_of_file
+from archbench.experiments.runtime.errors import DataError
 
 TEXTS = ["first\nline", "", "Grüße 漢字 🙂", "last"]
 

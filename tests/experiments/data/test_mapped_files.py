@@ -6,14 +6,14 @@ import subprocess
 import sys
 from pathlib import Path
 
-from experiments.runtime.errors import DataError
+from archbench.experiments.runtime.errors import DataError
 from tests import ROOT
 
 CODE = """
 import os, sys
 from pathlib import Path
 import numpy as np
-from experiments.data.mapped_files import map_file
+from archbench.experiments.data.mapped_files import map_file
 array = map_file(Path(sys.argv[1]), np.dtype("u2"))
 assert array[100_000] == 0
 os.truncate(sys.argv[1], 10)

@@ -10,10 +10,10 @@ from pydoc_data.topics import topics
 import numpy as np
 import pytest
 
-from experiments.data.corpus import CorpusConfig
-from experiments.data.ngrams import END, SYMBOLS, ngram_bits_per_byte, symbols, witten_bell
-from experiments.data.token_file import open_token_file
-from experiments.data.tokenizers.tokenizer import TokenizerConfig
+from archbench.experiments.data.corpus import CorpusConfig
+from archbench.experiments.data.ngrams import END, SYMBOLS, ngram_bits_per_byte, symbols, witten_bell
+from archbench.experiments.data.token_file import open_token_file
+from archbench.experiments.data.tokenizers.tokenizer import TokenizerConfig
 
 
 def codes(text: str) -> np.ndarray:

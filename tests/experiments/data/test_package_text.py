@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from experiments.data import package_text
-from experiments.data.corpus import CorpusConfig, documents, identity
-from experiments.data.document import Document
-from experiments.data.package_text import (
+from archbench.experiments.data import package_text
+from archbench.experiments.data.corpus import CorpusConfig, documents, identity
+from archbench.experiments.data.document import Document
+from archbench.experiments.data.package_text import (
     PACKAGE_CODE,
     PACKAGE_DOCS,
     PACKAGE_LETTERS,
@@ -23,9 +23,9 @@ from experiments.data.package_text import (
     read_modules,
     text_hash,
 )
-from experiments.data.token_file import open_token_file
-from experiments.data.tokenizers.tokenizer import TokenizerConfig
-from experiments.runtime.errors import DataError
+from archbench.experiments.data.token_file import open_token_file
+from archbench.experiments.data.tokenizers.tokenizer import TokenizerConfig
+from archbench.experiments.runtime.errors import DataError
 from tests import ROOT
 
 MODULE = '''"""What the module is for."""

@@ -1,8 +1,8 @@
 import ast
 import re
 
-from experiments.data.corpus import CorpusConfig, documents
-from experiments.data.python_docs import LIBRARY, REFERENCE, embedded_documents, module_docstrings
+from archbench.experiments.data.corpus import CorpusConfig, documents
+from archbench.experiments.data.python_docs import LIBRARY, REFERENCE, embedded_documents, module_docstrings
 
 
 def paragraphs(text):

@@ -5,11 +5,11 @@ import os
 import numpy as np
 import pytest
 
-from experiments.data import cache_room, token_file
-from experiments.data.corpus import SPLITS, CorpusConfig
-from experiments.data.token_file import open_token_file
-from experiments.data.tokenizers.tokenizer import TokenizerConfig
-from experiments.runtime.errors import DataError
+from archbench.experiments.data import cache_room, token_file
+from archbench.experiments.data.corpus import SPLITS, CorpusConfig
+from archbench.experiments.data.token_file import open_token_file
+from archbench.experiments.data.tokenizers.tokenizer import TokenizerConfig
+from archbench.experiments.runtime.errors import DataError
 
 BPE = TokenizerConfig(kind="bpe", vocab_size=270)
 EOS = 258

@@ -1,6 +1,6 @@
 import pytest
 
-from experiments.evaluation.text_kinds import is_code
+from archbench.experiments.evaluation.text_kinds import is_code
 
 
 @pytest.mark.parametrize(

@@ -2,9 +2,9 @@ import math
 
 import pytest
 
-from experiments.evaluation.measure import FEW_STEPS, check_finite, divergence
-from experiments.runtime.errors import DivergedError
-from experiments.tasks.metrics import Likelihood, Reference, bits_per_byte_metric
+from archbench.experiments.evaluation.measure import FEW_STEPS, check_finite, divergence
+from archbench.experiments.runtime.errors import DivergedError
+from archbench.experiments.tasks.metrics import Likelihood, Reference, bits_per_byte_metric
 
 UNIFORM = Reference(name="uniform", metric="bits_per_byte", value=8.17)
 EXACT = Likelihood(kind="exact", estimator="chain rule", samples=1)

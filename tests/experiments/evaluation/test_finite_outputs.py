@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from architectures.backbone import Backbone, Output
-from experiments.evaluation.measure import check_finite, measure
-from experiments.objectives.finite_outputs import check_logits, watched_outputs
-from experiments.run.plan import Plan, plan
-from experiments.run.run import build_model
-from experiments.run.settings import Settings
-from experiments.runtime.errors import DivergedError
-from experiments.tasks.metrics import Metric
+from archbench.architectures.backbone import Backbone, Output
+from archbench.experiments.evaluation.measure import check_finite, measure
+from archbench.experiments.objectives.finite_outputs import check_logits, watched_outputs
+from archbench.experiments.run.plan import Plan, plan
+from archbench.experiments.run.run import build_model
+from archbench.experiments.run.settings import Settings
+from archbench.experiments.runtime.errors import DivergedError
+from archbench.experiments.tasks.metrics import Metric
 from tests.experiments import commands
 from tests.tiers import fast_only
 
@@ -133,7 +133,7 @@ def test_logits_that_are_no_distribution_choose_no_token(value: float) -> None:
 
 SICK = """
 import torch
-from architectures.backbones.decoder import Decoder
+from archbench.architectures.backbones.decoder import Decoder
 
 class Sick(Decoder):
     '''NaN in evaluation only.'''

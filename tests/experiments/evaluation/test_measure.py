@@ -5,22 +5,27 @@ import numpy as np
 import pytest
 import torch
 
-from architectures.backbone import Backbone, BackboneConfig, Flops, Output
-from architectures.backbones.decoder import Decoder, DecoderConfig
-from architectures.backbones.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
-from architectures.backbones.masked_diffusion import MaskedDiffusion as MaskedDiffusionBackbone
-from architectures.backbones.masked_diffusion import MaskedDiffusionConfig as MaskedDiffusionBackboneConfig
-from experiments.data.tokenizers.vocabulary import Vocabulary
-from experiments.evaluation.measure import measure, summarise
-from experiments.objectives.diffusion.masked_diffusion import MaskedDiffusion, MaskedDiffusionConfig
-from experiments.objectives.language_modelling.causal_lm import CausalLM, CausalLMConfig
-from experiments.objectives.language_modelling.masked_lm import MaskedLM, MaskedLMConfig
-from experiments.objectives.language_modelling.span_corruption import SpanCorruption, SpanCorruptionConfig
-from experiments.objectives.objective import Score
-from experiments.runtime.errors import DataError
-from experiments.tasks.metrics import ratio_standard_error
-from experiments.tasks.recall.mqar import Recall, RecallConfig
-from experiments.tasks.task import Batch, Task
+from archbench.architectures.backbone import Backbone, BackboneConfig, Flops, Output
+from archbench.architectures.backbones.decoder import Decoder, DecoderConfig
+from archbench.architectures.backbones.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
+from archbench.architectures.backbones.masked_diffusion import MaskedDiffusion as MaskedDiffusionBackbone
+from archbench.architectures.backbones.masked_diffusion import (
+    MaskedDiffusionConfig as MaskedDiffusionBackboneConfig,
+)
+from archbench.experiments.data.tokenizers.vocabulary import Vocabulary
+from archbench.experiments.evaluation.measure import measure, summarise
+from archbench.experiments.objectives.diffusion.masked_diffusion import MaskedDiffusion, MaskedDiffusionConfig
+from archbench.experiments.objectives.language_modelling.causal_lm import CausalLM, CausalLMConfig
+from archbench.experiments.objectives.language_modelling.masked_lm import MaskedLM, MaskedLMConfig
+from archbench.experiments.objectives.language_modelling.span_corruption import (
+    SpanCorruption,
+    SpanCorruptionConfig,
+)
+from archbench.experiments.objectives.objective import Score
+from archbench.experiments.runtime.errors import DataError
+from archbench.experiments.tasks.metrics import ratio_standard_error
+from archbench.experiments.tasks.recall.mqar import Recall, RecallConfig
+from archbench.experiments.tasks.task import Batch, Task
 
 CPU = {"precision": "fp32"}
 

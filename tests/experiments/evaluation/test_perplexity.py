@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from experiments.evaluate import evaluate
-from experiments.run.load_model import load_model
-from experiments.runtime.device import torch_device
-from experiments.runtime.errors import ConfigError
+from archbench.experiments.evaluate import evaluate
+from archbench.experiments.run.load_model import load_model
+from archbench.experiments.runtime.device import torch_device
+from archbench.experiments.runtime.errors import ConfigError
 from tests.experiments import commands
 
 DEVICE = torch_device("cpu")

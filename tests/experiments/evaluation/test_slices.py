@@ -13,23 +13,40 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from architectures.backbones.block_diffusion import BlockDiffusion as BlockDiffusionBackbone
-from architectures.backbones.block_diffusion import BlockDiffusionConfig as BlockDiffusionBackboneConfig
-from experiments.evaluation.measure import EVALUATION_SEED, measure
-from experiments.evaluation.shard import EvaluationShard
-from experiments.evaluation.slices import RECALL_BYTES, TokenSlices, frequency_bands, longest_repeats
-from experiments.objectives.diffusion.block_diffusion import BlockDiffusion, BlockDiffusionConfig
-from experiments.objectives.diffusion.masked_diffusion import MaskedDiffusion, MaskedDiffusionConfig
-from experiments.objectives.language_modelling.causal_lm import CausalLM, CausalLMConfig
-from experiments.objectives.language_modelling.denoising import Denoising, DenoisingConfig
-from experiments.objectives.language_modelling.masked_lm import MaskedLM, MaskedLMConfig
-from experiments.objectives.language_modelling.prefix_lm import CausalPrefixLM, PrefixLM, PrefixLMConfig
-from experiments.objectives.language_modelling.sentence_pairs import SentencePairs, SentencePairsConfig
-from experiments.objectives.language_modelling.span_corruption import SpanCorruption, SpanCorruptionConfig
-from experiments.objectives.language_modelling.ul2 import UL2, UL2Config
-from experiments.objectives.objective import Objective, Score
-from experiments.tasks.metrics import Metric
-from experiments.tasks.text.text import Text, TextConfig
+from archbench.architectures.backbones.block_diffusion import BlockDiffusion as BlockDiffusionBackbone
+from archbench.architectures.backbones.block_diffusion import (
+    BlockDiffusionConfig as BlockDiffusionBackboneConfig,
+)
+from archbench.experiments.evaluation.measure import EVALUATION_SEED, measure
+from archbench.experiments.evaluation.shard import EvaluationShard
+from archbench.experiments.evaluation.slices import (
+    RECALL_BYTES,
+    TokenSlices,
+    frequency_bands,
+    longest_repeats,
+)
+from archbench.experiments.objectives.diffusion.block_diffusion import BlockDiffusion, BlockDiffusionConfig
+from archbench.experiments.objectives.diffusion.masked_diffusion import MaskedDiffusion, MaskedDiffusionConfig
+from archbench.experiments.objectives.language_modelling.causal_lm import CausalLM, CausalLMConfig
+from archbench.experiments.objectives.language_modelling.denoising import Denoising, DenoisingConfig
+from archbench.experiments.objectives.language_modelling.masked_lm import MaskedLM, MaskedLMConfig
+from archbench.experiments.objectives.language_modelling.prefix_lm import (
+    CausalPrefixLM,
+    PrefixLM,
+    PrefixLMConfig,
+)
+from archbench.experiments.objectives.language_modelling.sentence_pairs import (
+    SentencePairs,
+    SentencePairsConfig,
+)
+from archbench.experiments.objectives.language_modelling.span_corruption import (
+    SpanCorruption,
+    SpanCorruptionConfig,
+)
+from archbench.experiments.objectives.language_modelling.ul2 import UL2, UL2Config
+from archbench.experiments.objectives.objective import Objective, Score
+from archbench.experiments.tasks.metrics import Metric
+from archbench.experiments.tasks.text.text import Text, TextConfig
 from tests.experiments import commands
 from tests.experiments.objectives import toys
 

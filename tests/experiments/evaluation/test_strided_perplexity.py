@@ -9,11 +9,11 @@ import pytest
 import torch
 import transformers as hf
 
-from experiments.data.local_files import read_files
-from experiments.evaluate import evaluate
-from experiments.evaluation.perplexity import StridedPerplexity, strided_perplexity
-from experiments.run.load_model import load_model
-from experiments.runtime.errors import ConfigError, DataError
+from archbench.experiments.data.local_files import read_files
+from archbench.experiments.evaluate import evaluate
+from archbench.experiments.evaluation.perplexity import StridedPerplexity, strided_perplexity
+from archbench.experiments.run.load_model import load_model
+from archbench.experiments.runtime.errors import ConfigError, DataError
 from tests.architectures.pretrained.folders import EAGER, TEXT, make_folder
 from tests.experiments import commands
 from tests.experiments.objectives import toys
@@ -104,7 +104,7 @@ def test_a_text_is_read_as_in_training(data: bytes, tmp_path: Path, monkeypatch:
         scored.append(tokens)
         return strided_perplexity(model, tokens, **settings)
 
-    monkeypatch.setattr("experiments.evaluate.strided_perplexity", record)
+    monkeypatch.setattr("archbench.experiments.evaluate.strided_perplexity", record)
     evaluate(commands.compose(f"run={folder}", f"text={file}", "device=cpu", root="evaluate"))
     saved = load_model(folder, torch.device("cpu"))
     assert scored == [saved.prompt(document.text)]

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from experiments.evaluation.text_kinds import (
+from archbench.experiments.evaluation.text_kinds import (
     CODE,
     END,
     KINDS,

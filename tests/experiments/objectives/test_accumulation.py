@@ -3,18 +3,31 @@
 import pytest
 import torch
 
-from experiments.objectives.diffusion.any_order import AnyOrder, AnyOrderConfig
-from experiments.objectives.diffusion.masked_diffusion import MaskedDiffusion, MaskedDiffusionConfig
-from experiments.objectives.diffusion.uniform_diffusion import UniformDiffusion, UniformDiffusionConfig
-from experiments.objectives.language_modelling.causal_lm import CausalLM, CausalLMConfig
-from experiments.objectives.language_modelling.classification import Classification, ClassificationConfig
-from experiments.objectives.language_modelling.denoising import Denoising, DenoisingConfig
-from experiments.objectives.language_modelling.masked_lm import MaskedLM, MaskedLMConfig
-from experiments.objectives.language_modelling.prefix_lm import CausalPrefixLM, PrefixLM, PrefixLMConfig
-from experiments.objectives.language_modelling.span_corruption import SpanCorruption, SpanCorruptionConfig
-from experiments.objectives.language_modelling.ul2 import UL2, UL2Config
-from experiments.tasks.task import Batch
-from experiments.training.loss import Loss
+from archbench.experiments.objectives.diffusion.any_order import AnyOrder, AnyOrderConfig
+from archbench.experiments.objectives.diffusion.masked_diffusion import MaskedDiffusion, MaskedDiffusionConfig
+from archbench.experiments.objectives.diffusion.uniform_diffusion import (
+    UniformDiffusion,
+    UniformDiffusionConfig,
+)
+from archbench.experiments.objectives.language_modelling.causal_lm import CausalLM, CausalLMConfig
+from archbench.experiments.objectives.language_modelling.classification import (
+    Classification,
+    ClassificationConfig,
+)
+from archbench.experiments.objectives.language_modelling.denoising import Denoising, DenoisingConfig
+from archbench.experiments.objectives.language_modelling.masked_lm import MaskedLM, MaskedLMConfig
+from archbench.experiments.objectives.language_modelling.prefix_lm import (
+    CausalPrefixLM,
+    PrefixLM,
+    PrefixLMConfig,
+)
+from archbench.experiments.objectives.language_modelling.span_corruption import (
+    SpanCorruption,
+    SpanCorruptionConfig,
+)
+from archbench.experiments.objectives.language_modelling.ul2 import UL2, UL2Config
+from archbench.experiments.tasks.task import Batch
+from archbench.experiments.training.loss import Loss
 from tests.experiments.objectives import toys
 
 LABELS = [3, 7]

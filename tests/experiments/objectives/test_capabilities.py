@@ -3,9 +3,9 @@
 import pytest
 from omegaconf import OmegaConf
 
-from architectures.backbone import Backbone
-from experiments.config.structured import load_class
-from experiments.objectives.objective import Objective
+from archbench.architectures.backbone import Backbone
+from archbench.experiments.config.structured import load_class
+from archbench.experiments.objectives.objective import Objective
 from tests import CONF
 
 READOUTS = {"sequence_classification", "token_classification", "similarity"}

@@ -2,10 +2,14 @@
 
 import torch
 
-from experiments.data.tokenizers.vocabulary import Vocabulary
-from experiments.objectives.generation_metrics import ended_answers, generated_examples, source_prompts
-from experiments.objectives.objective import Score
-from experiments.tasks.task import Batch
+from archbench.experiments.data.tokenizers.vocabulary import Vocabulary
+from archbench.experiments.objectives.generation_metrics import (
+    ended_answers,
+    generated_examples,
+    source_prompts,
+)
+from archbench.experiments.objectives.objective import Score
+from archbench.experiments.tasks.task import Batch
 
 VOCABULARY = Vocabulary(num_symbols=10, num_sentinels=0)
 PAD, EOS = VOCABULARY.pad, VOCABULARY.eos

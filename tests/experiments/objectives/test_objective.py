@@ -3,12 +3,15 @@ import math
 import pytest
 import torch
 
-from experiments.objectives.diffusion.masked_diffusion import MaskedDiffusion, MaskedDiffusionConfig
-from experiments.objectives.language_modelling.causal_lm import CausalLM, CausalLMConfig
-from experiments.objectives.language_modelling.masked_lm import MaskedLM, MaskedLMConfig
-from experiments.objectives.language_modelling.span_corruption import SpanCorruption, SpanCorruptionConfig
-from experiments.objectives.objective import View, weighted_cross_entropy
-from experiments.tasks.task import Batch
+from archbench.experiments.objectives.diffusion.masked_diffusion import MaskedDiffusion, MaskedDiffusionConfig
+from archbench.experiments.objectives.language_modelling.causal_lm import CausalLM, CausalLMConfig
+from archbench.experiments.objectives.language_modelling.masked_lm import MaskedLM, MaskedLMConfig
+from archbench.experiments.objectives.language_modelling.span_corruption import (
+    SpanCorruption,
+    SpanCorruptionConfig,
+)
+from archbench.experiments.objectives.objective import View, weighted_cross_entropy
+from archbench.experiments.tasks.task import Batch
 from tests.experiments.objectives import toys
 
 TASK = toys.Symbols(20, num_sentinels=8)

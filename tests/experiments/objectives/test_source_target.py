@@ -1,10 +1,10 @@
 import pytest
 import torch
 
-from experiments.data.tokenizers.vocabulary import Vocabulary
-from experiments.objectives.source_target import cut_out, keep
-from experiments.runtime.errors import DataError
-from experiments.tasks.task import Batch
+from archbench.experiments.data.tokenizers.vocabulary import Vocabulary
+from archbench.experiments.objectives.source_target import cut_out, keep
+from archbench.experiments.runtime.errors import DataError
+from archbench.experiments.tasks.task import Batch
 from tests.experiments.objectives import toys
 
 TEXT = "Thank you for inviting me to your party last week ."

@@ -11,24 +11,24 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 
-from architectures.backbone import Backbone, BackboneConfig, Flops, ModelInputs, Output
-from architectures.backbones.bidirectional_ssm import (
+from archbench.architectures.backbone import Backbone, BackboneConfig, Flops, ModelInputs, Output
+from archbench.architectures.backbones.bidirectional_ssm import (
     BidirectionalHybrid,
     BidirectionalHybridConfig,
     BidirectionalMamba,
     BidirectionalMambaConfig,
 )
-from architectures.backbones.decoder import Decoder, DecoderConfig
-from architectures.backbones.encoder import Encoder, EncoderConfig
-from architectures.backbones.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
-from architectures.backbones.mamba import Mamba, MambaConfig
-from architectures.backbones.masked_diffusion import MaskedDiffusion, MaskedDiffusionConfig
-from architectures.backbones.moe import MoE, MoEConfig
-from architectures.backbones.s4 import S4, S4Config
-from architectures.layers.attention.config import AttentionConfig
-from architectures.layers.moe.config import ExpertsConfig
-from experiments.data.tokenizers.vocabulary import Vocabulary
-from experiments.tasks.task import Batch, Task
+from archbench.architectures.backbones.decoder import Decoder, DecoderConfig
+from archbench.architectures.backbones.encoder import Encoder, EncoderConfig
+from archbench.architectures.backbones.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
+from archbench.architectures.backbones.mamba import Mamba, MambaConfig
+from archbench.architectures.backbones.masked_diffusion import MaskedDiffusion, MaskedDiffusionConfig
+from archbench.architectures.backbones.moe import MoE, MoEConfig
+from archbench.architectures.backbones.s4 import S4, S4Config
+from archbench.architectures.layers.attention.config import AttentionConfig
+from archbench.architectures.layers.moe.config import ExpertsConfig
+from archbench.experiments.data.tokenizers.vocabulary import Vocabulary
+from archbench.experiments.tasks.task import Batch, Task
 
 CAUSAL = {
     "decoder": (Decoder, DecoderConfig(d_model=16, attention=AttentionConfig(num_kv_heads=2))),

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from experiments.evaluate import evaluate
-from experiments.run.plan import plan
-from experiments.runtime.errors import ConfigError
+from archbench.experiments.evaluate import evaluate
+from archbench.experiments.run.plan import plan
+from archbench.experiments.runtime.errors import ConfigError
 from tests.experiments import commands
 
 PARITY = ("task=parity", "task.sequence_length=16", *commands.TINY)

@@ -7,12 +7,12 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from architectures.backbone import Capabilities, Flops, linear_flops
-from architectures.backbones.stack import Stack, StackConfig
-from architectures.layers.block import Mixer
-from architectures.layers.feedforward import DenseFeedForward
-from experiments.objectives.objective import View
-from experiments.run.flop_check import flop_problem
+from archbench.architectures.backbone import Capabilities, Flops, linear_flops
+from archbench.architectures.backbones.stack import Stack, StackConfig
+from archbench.architectures.layers.block import Mixer
+from archbench.architectures.layers.feedforward import DenseFeedForward
+from archbench.experiments.objectives.objective import View
+from archbench.experiments.run.flop_check import flop_problem
 from tests.architectures.conformance import random_inputs
 from tests.architectures.test_conformance import build
 from tests.backbones import SOLVED

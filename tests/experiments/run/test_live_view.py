@@ -16,12 +16,12 @@ from pathlib import Path
 import pytest
 import rich.console
 
-from experiments.run import live_view
-from experiments.run.live_view import ENDED, OPEN, Look, following, look, screen, seconds_left
-from experiments.run.planned import Planned
-from experiments.runtime import run_lock as lock
-from experiments.runtime.console import SILENT
-from experiments.tracking.run_files import TrainRow, parse_rows
+from archbench.experiments.run import live_view
+from archbench.experiments.run.live_view import ENDED, OPEN, Look, following, look, screen, seconds_left
+from archbench.experiments.run.planned import Planned
+from archbench.experiments.runtime import run_lock as lock
+from archbench.experiments.runtime.console import SILENT
+from archbench.experiments.tracking.run_files import TrainRow, parse_rows
 from tests import results
 from tests.experiments import commands
 from tests.results import write_result
@@ -229,7 +229,7 @@ def read_all(leader: int) -> bytes:
 def test_on_a_terminal_it_ends_with_the_study(tmp_path: Path) -> None:
     words = (*commands.TINY, *commands.RECALL, "study.name=seen", f"runs={tmp_path}")
     leader, follower = pty.openpty()
-    command = [sys.executable, "-m", "experiments.plan", *words, "--watch"]
+    command = [sys.executable, "-m", "archbench.experiments.plan", *words, "--watch"]
     viewer = subprocess.Popen(command, cwd=commands.ROOT, stdout=follower, stderr=follower, stdin=follower)
     os.close(follower)
     assert commands.run("train", *words).returncode == 0
@@ -242,7 +242,7 @@ def test_runs_one_after_another_share_one_view_on_a_terminal(tmp_path: Path) -> 
     words = ("-m", *commands.TINY, *commands.RECALL, "study.name=seen", f"runs={tmp_path}")
     words += ("trainer.log_every=1", "objective=causal_lm", "backbone=decoder,mamba,encoder")
     leader, follower = pty.openpty()
-    command = [sys.executable, "-m", "experiments.train", *words]
+    command = [sys.executable, "-m", "archbench.experiments.train", *words]
     trained = subprocess.Popen(command, cwd=commands.ROOT, stdout=follower, stderr=follower, stdin=follower)
     os.close(follower)
     text = re.sub(r"\x1b\[[\d;?]*[A-Za-z]", "", read_all(leader).decode())

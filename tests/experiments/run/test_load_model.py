@@ -9,14 +9,14 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from architectures.backbones.decoder import Decoder, DecoderConfig
-from architectures.pretrained import save_folder
-from architectures.pretrained.config_diff import differences
-from experiments.objectives.language_modelling.causal_lm import CausalLM
-from experiments.run.load_model import load_model, read_run
-from experiments.run.model_files import fingerprint, load_state, model_checkpoint, read_model_spec
-from experiments.runtime.errors import CheckpointError, ConfigError, DataError
-from experiments.tracking.run_files import checksum
+from archbench.architectures.backbones.decoder import Decoder, DecoderConfig
+from archbench.architectures.pretrained import save_folder
+from archbench.architectures.pretrained.config_diff import differences
+from archbench.experiments.objectives.language_modelling.causal_lm import CausalLM
+from archbench.experiments.run.load_model import load_model, read_run
+from archbench.experiments.run.model_files import fingerprint, load_state, model_checkpoint, read_model_spec
+from archbench.experiments.runtime.errors import CheckpointError, ConfigError, DataError
+from archbench.experiments.tracking.run_files import checksum
 from tests.experiments import commands
 
 CPU = torch.device("cpu")
@@ -147,7 +147,7 @@ def test_training_names_code_that_has_changed_since_its_initial_model_was_traine
     assert "has changed" not in capsys.readouterr().err
     copy = Path(shutil.copytree(run, tmp_path / "copy"))
     provenance = json.loads((copy / "provenance.json").read_text())
-    provenance["code"]["architectures"] = "0" * 16
+    provenance["code"]["archbench.architectures"] = "0" * 16
     (copy / "provenance.json").write_text(json.dumps(provenance))
     commands.train(*continued(*words, "seed=1", initial=copy))
     assert f"warning: {copy}: the code of architectures has changed since this run" in capsys.readouterr().err

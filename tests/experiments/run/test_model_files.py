@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from experiments.check import check_study
-from experiments.evaluate import evaluate
-from experiments.evaluation.sample_quality.__main__ import sample_quality
-from experiments.export import export
-from experiments.generate import generate
-from experiments.run.load_model import load_model
-from experiments.run.model_files import model_checkpoint
-from experiments.runtime.errors import CheckpointError, ConfigError
+from archbench.experiments.check import check_study
+from archbench.experiments.evaluate import evaluate
+from archbench.experiments.evaluation.sample_quality.__main__ import sample_quality
+from archbench.experiments.export import export
+from archbench.experiments.generate import generate
+from archbench.experiments.run.load_model import load_model
+from archbench.experiments.run.model_files import model_checkpoint
+from archbench.experiments.runtime.errors import CheckpointError, ConfigError
 from tests.experiments import commands
 from tests.faults.test_fuzz_damage import damage, refusal
 

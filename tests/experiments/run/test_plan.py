@@ -6,8 +6,8 @@ import dataclasses
 
 import pytest
 
-from experiments.run.plan import model_shape, plan, rounding
-from experiments.runtime.errors import ConfigError
+from archbench.experiments.run.plan import model_shape, plan, rounding
+from archbench.experiments.runtime.errors import ConfigError
 from tests.experiments import commands
 from tests.experiments.run.test_size_solver import read
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from experiments.run.plan import plan
-from experiments.run.run import check_user_code
-from experiments.runtime.errors import ConfigError
+from archbench.experiments.run.plan import plan
+from archbench.experiments.run.run import check_user_code
+from archbench.experiments.runtime.errors import ConfigError
 from tests.experiments import commands
 from tests.experiments.test_toy_backbone import PYTHON
 

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from experiments.run import run as module
-from experiments.run.sample import PROMPT_TOKENS
-from experiments.tracking.run_files import RunResult, read_result
+from archbench.experiments.run import run as module
+from archbench.experiments.run.sample import PROMPT_TOKENS
+from archbench.experiments.tracking.run_files import RunResult, read_result
 from tests.experiments import commands
 
 WORDS = (*commands.TINY, *commands.SHORT_TEXT, "budget.batch_size=4", "budget.tokens=2560")
@@ -51,7 +51,7 @@ def test_a_failure_to_generate_does_not_fail_the_run(tmp_path: Path, monkeypatch
     def fail(*arguments: object, **settings: object) -> None:
         raise RuntimeError("out of memory\nlong")
 
-    monkeypatch.setattr("experiments.objectives.language_modelling.causal_lm.CausalLM.sample", fail)
+    monkeypatch.setattr("archbench.experiments.objectives.language_modelling.causal_lm.CausalLM.sample", fail)
     result = trained(tmp_path, "decoder")
     assert result.status == "complete"
     assert result.sample is None

@@ -10,16 +10,22 @@ import pytest
 import torch
 from omegaconf import DictConfig, OmegaConf
 
-from architectures.backbone import Backbone
-from experiments.config import CONF
-from experiments.config.optimizer import SCHEDULES, OptimizerConfig
-from experiments.config.schema import BudgetConfig, DeviceConfig, ScaleConfig, TrackingConfig, TrainerConfig
-from experiments.config.sections import read_sections, with_target
-from experiments.config.structured import component, load_class
-from experiments.objectives.objective import Objective
-from experiments.run.settings import Settings, read_settings
-from experiments.runtime.errors import ConfigError
-from experiments.tasks.task import Task
+from archbench.architectures.backbone import Backbone
+from archbench.experiments.config import CONF
+from archbench.experiments.config.optimizer import SCHEDULES, OptimizerConfig
+from archbench.experiments.config.schema import (
+    BudgetConfig,
+    DeviceConfig,
+    ScaleConfig,
+    TrackingConfig,
+    TrainerConfig,
+)
+from archbench.experiments.config.sections import read_sections, with_target
+from archbench.experiments.config.structured import component, load_class
+from archbench.experiments.objectives.objective import Objective
+from archbench.experiments.run.settings import Settings, read_settings
+from archbench.experiments.runtime.errors import ConfigError
+from archbench.experiments.tasks.task import Task
 from tests.experiments import commands
 
 GROUPS = ("backbone", "objective", "task", "scale", "budget", "optimizer", "device", "tracking")

@@ -5,16 +5,16 @@ import pytest
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
-from architectures.backbone import Backbone, BackboneConfig
-from architectures.backbones.decoder import Decoder, DecoderConfig
-from architectures.backbones.hybrid import Hybrid, HybridConfig
-from architectures.backbones.mamba import Mamba, MambaConfig
-from architectures.backbones.moe import MoE, MoEConfig
-from experiments.config import CONF
-from experiments.config.schema import ScaleConfig
-from experiments.config.structured import load_class, typed
-from experiments.run.size_solver import TOLERANCE, Sizes, match, training_flops_per_token
-from experiments.runtime.errors import ConfigError
+from archbench.architectures.backbone import Backbone, BackboneConfig
+from archbench.architectures.backbones.decoder import Decoder, DecoderConfig
+from archbench.architectures.backbones.hybrid import Hybrid, HybridConfig
+from archbench.architectures.backbones.mamba import Mamba, MambaConfig
+from archbench.architectures.backbones.moe import MoE, MoEConfig
+from archbench.experiments.config import CONF
+from archbench.experiments.config.schema import ScaleConfig
+from archbench.experiments.config.structured import load_class, typed
+from archbench.experiments.run.size_solver import TOLERANCE, Sizes, match, training_flops_per_token
+from archbench.experiments.runtime.errors import ConfigError
 from tests.backbones import SOLVED
 
 BACKBONES = SOLVED

@@ -8,11 +8,17 @@ from typing import Any
 
 import pytest
 
-from analysis.load.study import load_study
-from experiments import train
-from experiments.run.skipped_cells import RequestedCell, refusals
-from experiments.run.summary import summary
-from experiments.runtime.errors import CheckpointError, ConfigError, DataError, LockedError, OutOfMemoryError
+from archbench.analysis.load.study import load_study
+from archbench.experiments import train
+from archbench.experiments.run.skipped_cells import RequestedCell, refusals
+from archbench.experiments.run.summary import summary
+from archbench.experiments.runtime.errors import (
+    CheckpointError,
+    ConfigError,
+    DataError,
+    LockedError,
+    OutOfMemoryError,
+)
 from tests.experiments import commands
 from tests.results import write_result
 

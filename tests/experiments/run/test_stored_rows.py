@@ -8,8 +8,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from experiments.run.skipped_cells import stored_status
-from experiments.runtime.errors import ConfigError, DataError
+from archbench.experiments.run.skipped_cells import stored_status
+from archbench.experiments.runtime.errors import ConfigError, DataError
 from tests.experiments import commands
 
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from experiments.run.summary import closing_lines, summary
-from experiments.runtime.atomic_io import write_json
-from experiments.tracking.run_files import DataSource, DeviceUsed, GitState, Provenance, Resume
+from archbench.experiments.run.summary import closing_lines, summary
+from archbench.experiments.runtime.atomic_io import write_json
+from archbench.experiments.tracking.run_files import DataSource, DeviceUsed, GitState, Provenance, Resume
 from tests.results import result, write_result
 
 

@@ -12,11 +12,11 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra_plugins.hydra_joblib_launcher import _core
 from omegaconf import DictConfig
 
-from experiments.config import CONF
-from experiments.config.hydra_app import Parallel, start
-from experiments.run.estimate.run_cost import estimate_cost
-from experiments.run.planned import Planned
-from experiments.run.sweep_schedule import GIB, RunCost, Schedule, arrange, make_schedule, makespan
+from archbench.experiments.config import CONF
+from archbench.experiments.config.hydra_app import Parallel, start
+from archbench.experiments.run.estimate.run_cost import estimate_cost
+from archbench.experiments.run.planned import Planned
+from archbench.experiments.run.sweep_schedule import GIB, RunCost, Schedule, arrange, make_schedule, makespan
 from tests.experiments import commands
 
 NANO = RunCost(flops=4e11, memory=0.5 * GIB, useful_threads=2)

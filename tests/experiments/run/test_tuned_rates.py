@@ -11,11 +11,11 @@ import pytest
 import yaml
 from omegaconf import OmegaConf
 
-from analysis import rates
-from experiments.config import CONF
-from experiments.run import tuned_rates
-from experiments.run.tuned_rates import read_rates
-from experiments.runtime.errors import ConfigError
+from archbench.analysis import rates
+from archbench.experiments.config import CONF
+from archbench.experiments.run import tuned_rates
+from archbench.experiments.run.tuned_rates import read_rates
+from archbench.experiments.runtime.errors import ConfigError
 from tests.experiments import commands
 
 ARM = {
@@ -46,7 +46,7 @@ def test_rates_that_come_with_the_package_are_found_from_any_folder(
 ) -> None:
     chosen = confirm(tmp_path, "seed=0", learning_rate=0.03)
     assert chosen.optimizer.learning_rate == 0.03
-    monkeypatch.setattr("experiments.run.tuned_rates.CONF", tmp_path / "conf")
+    monkeypatch.setattr("archbench.experiments.run.tuned_rates.CONF", tmp_path / "conf")
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
     words = ("study=confirm", "study.tuned=rates.yaml", "backbone=decoder", "scale.targets.flops=280000")

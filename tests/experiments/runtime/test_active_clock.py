@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from experiments.runtime.active_clock import ActiveClock
-from experiments.runtime.watchdog import Watchdog
+from archbench.experiments.runtime.active_clock import ActiveClock
+from archbench.experiments.runtime.watchdog import Watchdog
 
 SUSPENDED = 2.0
 

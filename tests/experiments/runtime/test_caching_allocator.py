@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from architectures.kernels.cpu import build
+from archbench.architectures.kernels.cpu import build
 
 COMPILER = any(map(shutil.which, build.COMPILERS))
 OTHER_LIBRARY = "" if platform.libc_ver()[0] == "glibc" else "the C library is not glibc"
@@ -15,8 +15,8 @@ MISSING = OTHER_LIBRARY or ("" if COMPILER else "no C++ compiler on the path")
 needs_allocator = pytest.mark.skipif(bool(MISSING), reason=MISSING)
 BEGIN = """
 import torch
-from experiments.runtime.memory import allocator_problem, bytes_cached
-from experiments.runtime.memory import install_caching_allocator, release_cached_blocks
+from archbench.experiments.runtime.memory import allocator_problem, bytes_cached
+from archbench.experiments.runtime.memory import install_caching_allocator, release_cached_blocks
 
 MIB = 2**20
 install_caching_allocator(MIB)

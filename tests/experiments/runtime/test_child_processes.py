@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from experiments.runtime.child_processes import run_python
+from archbench.experiments.runtime.child_processes import run_python
 
 CHILD = """
 import os, signal, sys, time
 from pathlib import Path
-from experiments.runtime.child_processes import end_with_parent
+from archbench.experiments.runtime.child_processes import end_with_parent
 
 end_with_parent()
 if sys.argv[2] == "saves":
@@ -32,7 +32,7 @@ while True:
 """
 PARENT = """
 import signal, sys
-from experiments.runtime.child_processes import run_python
+from archbench.experiments.runtime.child_processes import run_python
 signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored below nohup and in the background
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 run_python(["-c", {child!r}, *sys.argv[1:]])
@@ -78,7 +78,7 @@ def test_a_child_reads_and_prints_as_with_subprocess() -> None:
 
 
 def test_a_grandchild_does_not_take_the_parent_of_its_parent_for_its_own() -> None:
-    code = "import os; from experiments.runtime.child_processes import end_with_parent; end_with_parent()"
+    code = "from archbench.experiments.runtime.child_processes import end_with_parent; end_with_parent()"
     code += "; print(os.environ)"
     done = run_python(["-c", code], capture=True)
     assert "ARCHBENCH_PARENT" not in done.stdout

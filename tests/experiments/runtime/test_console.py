@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import rich.console
 
-from architectures.kernels.cpu import build
-from experiments.runtime.console import (
+from archbench.architectures.kernels.cpu import build
+from archbench.experiments.runtime.console import (
     BRIEF,
     NO_LINES,
     SILENT,
@@ -165,7 +165,7 @@ def test_a_run_prints_its_steps(tmp_path, capsys: pytest.CaptureFixture[str]) ->
 def test_a_reader_that_goes_away_ends_no_run() -> None:
     """The reader of the output goes away, as ``head -1`` does."""
     body = (
-        "import time\nfrom experiments.runtime.console import Console\nconsole = Console('run')\n"
+        "import time\nfrom archbench.experiments.runtime.console import Console\nconsole = Console('run')\n"
         "for n in range(100):\n    console.log(f'line {n}')\n    time.sleep(0.005)\n"
     )
     process = subprocess.Popen(

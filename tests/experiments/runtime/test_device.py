@@ -9,17 +9,17 @@ from types import ModuleType, SimpleNamespace
 import pytest
 import torch
 
-from architectures.kernels import backend, fla, pointwise
-from experiments.run import session
-from experiments.runtime.device import configure_process
-from experiments.runtime.errors import ConfigError, to_run_error
+from archbench.architectures.kernels import backend, fla, pointwise
+from archbench.experiments.run import session
+from archbench.experiments.runtime.device import configure_process
+from archbench.experiments.runtime.errors import ConfigError, to_run_error
 from tests.experiments import commands
 
 COMMANDS = {
-    "evaluate": ("experiments.evaluate", ()),
-    "generate": ("experiments.generate", ()),
-    "sample_quality": ("experiments.evaluation.sample_quality.__main__", ("judge=nowhere",)),
-    "downstream": ("experiments.evaluation.downstream.__main__", ("tasks=[words_choice]",)),
+    "evaluate": ("archbench.experiments.evaluate", ()),
+    "generate": ("archbench.experiments.generate", ()),
+    "sample_quality": ("archbench.experiments.evaluation.sample_quality.__main__", ("judge=nowhere",)),
+    "downstream": ("archbench.experiments.evaluation.downstream.__main__", ("tasks=[words_choice]",)),
 }
 """The module of each command that computes on a device, and the settings that it cannot do without."""
 

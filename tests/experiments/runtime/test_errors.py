@@ -10,8 +10,8 @@ import pytest
 import torch
 from hydra.core.global_hydra import GlobalHydra
 
-from experiments.config.hydra_app import start
-from experiments.runtime.errors import (
+from archbench.experiments.config.hydra_app import start
+from archbench.experiments.runtime.errors import (
     CheckpointError,
     ConfigError,
     DataError,
@@ -21,8 +21,8 @@ from experiments.runtime.errors import (
     RunError,
     nearest,
 )
-from experiments.train import train
-from experiments.training.trainer import Trainer
+from archbench.experiments.train import train
+from archbench.experiments.training.trainer import Trainer
 from tests.experiments import commands
 
 MISTAKES = [
@@ -158,14 +158,18 @@ MISTAKES = [
     # classes that are none
     ("backbone._target_=os.system", "backbone._target_=os.system", "not a Backbone"),
     ("task._target_=builtins.exec", "task._target_=builtins.exec", "not a Task"),
-    ("objective._target_=architectures.backbones.decoder.Decoder", "objective._target_=", "not a Objective"),
     (
-        "backbone._target_=architectures.backbones.decoder.Decodr",
-        "no class 'Decodr' in 'architectures.backbones.decoder'",
+        "objective._target_=archbench.architectures.backbones.decoder.Decoder",
+        "objective._target_=",
+        "not a Objective",
+    ),
+    (
+        "backbone._target_=archbench.architectures.backbones.decoder.Decodr",
+        "no class 'Decodr' in 'archbench.architectures.backbones.decoder'",
     ),
     ("backbone._target_=architectures.nothing.Decoder", "no module", "is it on PYTHONPATH?"),
     ("backbone._target_=.decoder.Decoder", "not a dotted path", "write package.module.Class"),
-    ("backbone._target_=architectures.backbone.Backbone", "has no Config"),
+    ("backbone._target_=archbench.architectures.backbone.Backbone", "has no Config"),
 ]
 
 

@@ -6,8 +6,8 @@ import time
 import pytest
 import torch
 
-from architectures.kernels.cpu import build, where
-from experiments.runtime import kernel_choice
+from archbench.architectures.kernels.cpu import build, where
+from archbench.experiments.runtime import kernel_choice
 
 pytestmark = pytest.mark.skipif(bool(build.problem()), reason=build.problem())
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import joblib
 import pytest
 
-from experiments.runtime import machine
-from experiments.runtime.errors import ConfigError
-from experiments.runtime.machine import process_rank
+from archbench.experiments.runtime import machine
+from archbench.experiments.runtime.errors import ConfigError
+from archbench.experiments.runtime.machine import process_rank
 
 GIB = 2**30
 
@@ -80,7 +80,7 @@ def test_slurm_and_openmp_say_what_a_process_may_have(sixteen: Path, monkeypatch
 def test_affinity_is_respected() -> None:
     command = (
         "import os; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))});"
-        "from experiments.runtime.machine import usable_cores; print(usable_cores())"
+        "from archbench.experiments.runtime.machine import usable_cores; print(usable_cores())"
     )
     assert subprocess.run([sys.executable, "-c", command], capture_output=True, text=True).stdout == "1\n"
 

@@ -6,11 +6,11 @@ import sys
 
 import pytest
 
-from experiments.runtime import memory
+from archbench.experiments.runtime import memory
 
 PROGRAM = """
 import torch
-from experiments.runtime.memory import keep_freed_memory, reset_peak_memory
+from archbench.experiments.runtime.memory import keep_freed_memory, reset_peak_memory
 
 def resident():
     return 1024 * int(next(line.split()[1] for line in open("/proc/self/status") if line.startswith("VmRSS")))

@@ -13,7 +13,7 @@ import pytest
 import yaml
 from omegaconf import OmegaConf
 
-from experiments.runtime.secrets import REDACTED, redact, without_known_secrets
+from archbench.experiments.runtime.secrets import REDACTED, redact, without_known_secrets
 
 HEX = "0123456789abcdef0123456789abcdef01234567"
 HF = "hf_AbCdEfGhIjKlMnOpQrStUvWxYz01234567"

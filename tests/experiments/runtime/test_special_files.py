@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from experiments.runtime.errors import DataError
-from experiments.runtime.special_files import check_file
+from archbench.experiments.runtime.errors import DataError
+from archbench.experiments.runtime.special_files import check_file
 from tests import ROOT
 
 CODE = """
 import sys
-from experiments.runtime.special_files import refuse_pipes
+from archbench.experiments.runtime.special_files import refuse_pipes
 refuse_pipes()
 for path in sys.argv[1:]:
     try:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import rich.console
 
-from experiments.runtime.streams import guard_streams
+from archbench.experiments.runtime.streams import guard_streams
 from tests import ROOT
 
 SECRET = "7Aq9zLw2Rt5Ux8Vb1Nc4"
@@ -52,7 +52,7 @@ def test_text_on_a_terminal_controls_colours_and_the_cursor_alone() -> None:
     ours, theirs = pty.openpty()
     code = """
 import sys
-from experiments.runtime.streams import guard_streams
+from archbench.experiments.runtime.streams import guard_streams
 guard_streams()
 sys.stdout.write("\\x1b[1mbold\\x1b[0m \\x1b[2K\\x1b]0;title\\x07 \\x1b[2J \\x1bc \\x9b31m \\u202e \\r50%\\n")
 """
@@ -79,7 +79,7 @@ def test_a_reader_that_goes_away_ends_no_command(lines: int) -> None:
     """With one line the pipe breaks when Python flushes at its end, with many while it prints."""
     code = f"""
 import sys
-from experiments.runtime.streams import guard_streams
+from archbench.experiments.runtime.streams import guard_streams
 guard_streams()
 sys.stdin.read()
 for number in range({lines}):
@@ -102,7 +102,7 @@ sys.exit(5)
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
 def test_what_an_encoding_lacks_is_printed_as_an_escape(encoding: str) -> None:
     code = (
-        "from experiments.runtime.streams import guard_streams; import sys; guard_streams(); "
+        "from archbench.experiments.runtime.streams import guard_streams; import sys; guard_streams(); "
         "print('loss █ 漢'); print('é', file=sys.stderr)"
     )
     ended = subprocess.run(
@@ -119,7 +119,7 @@ def test_what_an_encoding_lacks_is_printed_as_an_escape(encoding: str) -> None:
 def test_closed_streams_end_no_command(closed: str, tmp_path: Path) -> None:
     """As in a job of cron; a file that is opened later does not get what is printed."""
     code = (
-        "from experiments.runtime.streams import guard_streams; import os, sys; guard_streams(); "
+        "from archbench.experiments.runtime.streams import guard_streams; import os, sys; guard_streams(); "
         f"file = open({str(tmp_path / 'file')!r}, 'w'); print('out', flush=True); sys.stderr.write('err'); "
         "os.write(1, b'low'); sys.stdout.flush(); assert sys.stdin.read() == ''; file.write('content')"
     )
@@ -130,7 +130,7 @@ def test_closed_streams_end_no_command(closed: str, tmp_path: Path) -> None:
 
 def test_a_full_output_ends_no_command() -> None:
     code = (
-        "from experiments.runtime.streams import guard_streams; guard_streams()\n"
+        "from archbench.experiments.runtime.streams import guard_streams; guard_streams()\n"
         "for _ in range(3): print('out', flush=True)"
     )
     with open("/dev/full", "w") as full:

@@ -8,9 +8,9 @@ import pytest
 import yaml
 from omegaconf import OmegaConf
 
-from experiments.config import CONF
-from experiments.runtime.errors import ConfigError
-from experiments.runtime.yaml_state import parse_yaml, read_yaml
+from archbench.experiments.config import CONF
+from archbench.experiments.runtime.errors import ConfigError
+from archbench.experiments.runtime.yaml_state import parse_yaml, read_yaml
 from tests.faults.fuzzing import time_limit
 
 BOMB = "- &a [1,1,1,1,1,1,1,1,1,1]\n" + "".join(

@@ -15,13 +15,13 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 from torch.profiler import ProfilerActivity, profile
 
-from architectures.kernels.cpu import build as kernels
-from experiments.run.plan import plan
-from experiments.run.run import build
-from experiments.simulate.step import Step
-from experiments.simulate.traffic import Traffic
-from experiments.training.parallel import collectives
-from experiments.training.parallel.device_mesh import make_parallel_dims
+from archbench.architectures.kernels.cpu import build as kernels
+from archbench.experiments.run.plan import plan
+from archbench.experiments.run.run import build
+from archbench.experiments.simulate.step import Step
+from archbench.experiments.simulate.traffic import Traffic
+from archbench.experiments.training.parallel import collectives
+from archbench.experiments.training.parallel.device_mesh import make_parallel_dims
 from tests.experiments import commands
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from experiments.config.schema import DeviceConfig
-from experiments.simulate.traffic import Exchange, Links
+from archbench.experiments.config.schema import DeviceConfig
+from archbench.experiments.simulate.traffic import Exchange, Links
 
 LINKS = Links(node=400e9, network=50e9, gpus_per_node=8)
 

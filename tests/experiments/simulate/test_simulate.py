@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from architectures.layers.ssm import selective_scan
-from experiments.run.plan import plan
-from experiments.runtime.errors import ConfigError
-from experiments.simulate.step import PARTS, Simulation, simulate
-from experiments.simulate.traffic import Exchange
-from experiments.training.parallel import strategy
+from archbench.architectures.layers.ssm import selective_scan
+from archbench.experiments.run.plan import plan
+from archbench.experiments.runtime.errors import ConfigError
+from archbench.experiments.simulate.step import PARTS, Simulation, simulate
+from archbench.experiments.simulate.traffic import Exchange
+from archbench.experiments.training.parallel import strategy
 from tests.experiments import commands
 from tests.experiments.training.parallel.together import environment, free_port
 

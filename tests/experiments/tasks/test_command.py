@@ -2,8 +2,8 @@
 
 import re
 
-from experiments.tasks.__main__ import check_task
-from experiments.tasks.recall.mqar import Recall, RecallConfig
+from archbench.experiments.tasks.__main__ import check_task
+from archbench.experiments.tasks.recall.mqar import Recall, RecallConfig
 from tests.experiments import commands
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from experiments.tasks.metrics import (
+from archbench.experiments.tasks.metrics import (
     Metric,
     accuracy,
     jackknife,

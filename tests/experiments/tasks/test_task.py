@@ -1,7 +1,7 @@
 import pytest
 
-from experiments.data.tokenizers.vocabulary import Vocabulary
-from experiments.runtime.errors import DataError
+from archbench.experiments.data.tokenizers.vocabulary import Vocabulary
+from archbench.experiments.runtime.errors import DataError
 
 
 def test_special_tokens_follow_the_symbols_and_none_shares_an_id():

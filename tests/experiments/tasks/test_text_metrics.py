@@ -5,7 +5,7 @@ import pytest
 import sacrebleu
 from rouge_score.tokenize import tokenize
 
-from experiments.tasks.text_metrics import ROUGE_TOKENS, bleu, rouge, rouge_tokens, text_metrics
+from archbench.experiments.tasks.text_metrics import ROUGE_TOKENS, bleu, rouge, rouge_tokens, text_metrics
 
 REFERENCES = ["the cat sat on the mat today", "a dog ran over the red hill", "we saw three small birds there"]
 TEXTS = ["the cat sat on a mat today", "a dog ran over the hill", "we saw three small birds there"]

@@ -8,7 +8,7 @@ import sys
 import textwrap
 from pathlib import Path
 
-from tests import ROOT
+from tests import SOURCE
 
 KEY = "mamba-recall-nano-ab12cd34-s0"
 API_KEY = "canaryapikey" + "0123456789abcdef" * 2
@@ -20,8 +20,8 @@ PRELUDE = (
     f"""
 import json, math, os, signal, sys, time
 from pathlib import Path
-from experiments.tracking import wandb as weights_and_biases
-from experiments.tracking.tracker import RunIdentity, TrackingConfig, open_tracker
+from archbench.experiments.tracking import wandb as weights_and_biases
+from archbench.experiments.tracking.tracker import RunIdentity, TrackingConfig, open_tracker
 from tests.results import metric_row, result
 
 FOLDER = Path(sys.argv[1])
@@ -50,7 +50,7 @@ def start(mode="offline", **more):
 
 def environment(home: Path, **more: str) -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith("WANDB")}
-    return kept | {"HOME": str(home), "PYTHONPATH": str(ROOT), "NETRC": str(home / "netrc")} | more
+    return kept | {"HOME": str(home), "PYTHONPATH": str(SOURCE), "NETRC": str(home / "netrc")} | more
 
 
 def child(folder: Path, body: str, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:

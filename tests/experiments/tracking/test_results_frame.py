@@ -8,11 +8,11 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from analysis.files import parquet
-from experiments.config import CONF
-from experiments.run.skipped_cells import _statuses
-from experiments.runtime.errors import DataError
-from experiments.tracking.results_frame import NEEDED, read_results
+from archbench.analysis.files import parquet
+from archbench.experiments.config import CONF
+from archbench.experiments.run.skipped_cells import _statuses
+from archbench.experiments.runtime.errors import DataError
+from archbench.experiments.tracking.results_frame import NEEDED, read_results
 
 RUN = {"study": "s", "cell": "decoder-text", "digest": "ab12cd34", "status": "complete", "score": 2.5}
 

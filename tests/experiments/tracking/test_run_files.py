@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from experiments.runtime.atomic_io import plain
-from experiments.runtime.errors import CheckpointError
-from experiments.tracking.run_files import RunResult, parse_rows, read_result
+from archbench.experiments.runtime.atomic_io import plain
+from archbench.experiments.runtime.errors import CheckpointError
+from archbench.experiments.tracking.run_files import RunResult, parse_rows, read_result
 from tests.experiments import commands
 from tests.results import named, row, write_result
 

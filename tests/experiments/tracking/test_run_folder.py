@@ -11,11 +11,11 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 
-from experiments.runtime.atomic_io import plain, write_json, write_text
-from experiments.runtime.errors import CheckpointError
-from experiments.runtime.run_status import FINAL
-from experiments.tracking import provenance as provenance_module
-from experiments.tracking.provenance import (
+from archbench.experiments.runtime.atomic_io import plain, write_json, write_text
+from archbench.experiments.runtime.errors import CheckpointError
+from archbench.experiments.runtime.run_status import FINAL
+from archbench.experiments.tracking import provenance as provenance_module
+from archbench.experiments.tracking.provenance import (
     PACKAGES,
     changed_code,
     code_hash,
@@ -23,8 +23,8 @@ from experiments.tracking.provenance import (
     current_commit,
     provenance,
 )
-from experiments.tracking.run_files import DataSource, GitState, Provenance, Resume, damaged_files
-from experiments.tracking.run_folder import RunFolder, StudyFolders, misplacement
+from archbench.experiments.tracking.run_files import DataSource, GitState, Provenance, Resume, damaged_files
+from archbench.experiments.tracking.run_folder import RunFolder, StudyFolders, misplacement
 from tests import results
 from tests.experiments import commands
 from tests.results import metric_row, named, write_result
@@ -164,9 +164,9 @@ def test_changed_code_is_named_and_a_damaged_record_names_none(tmp_path: Path) -
     folder.open({}, recorded())
     assert changed_code(folder, []) == []
     record = json.loads(path.read_text())
-    record["code"]["architectures"] = "0" * 16
+    record["code"]["archbench.architectures"] = "0" * 16
     path.write_text(json.dumps(record))
-    assert changed_code(folder, []) == ["architectures"]
+    assert changed_code(folder, []) == ["archbench.architectures"]
     path.write_text(path.read_text()[:-20])
     assert changed_code(folder, []) == []
 

@@ -15,13 +15,13 @@ import pytest
 from omegaconf import OmegaConf
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from analysis.load.study import load_history, load_study
-from analysis.weights_and_biases import workspace as dashboard_views
-from analysis.weights_and_biases.fetch import place
-from experiments.runtime.secrets import redact
-from experiments.tracking.run_folder import RunFolder
-from experiments.tracking.tracker import fold
-from experiments.tracking.upload import upload
+from archbench.analysis.load.study import load_history, load_study
+from archbench.analysis.weights_and_biases import workspace as dashboard_views
+from archbench.analysis.weights_and_biases.fetch import place
+from archbench.experiments.runtime.secrets import redact
+from archbench.experiments.tracking.run_folder import RunFolder
+from archbench.experiments.tracking.tracker import fold
+from archbench.experiments.tracking.upload import upload
 from tests import wandb_file
 from tests.experiments import commands
 from tests.experiments.tracking.processes import child, parts

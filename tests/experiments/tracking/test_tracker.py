@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from omegaconf import DictConfig, OmegaConf
 
-from experiments.config.schema import TrackingConfig
-from experiments.tracking import tracker as tracking
-from experiments.tracking.run_files import MetricRow, RunResult, TrainRow
-from experiments.tracking.run_folder import RunFolder
-from experiments.tracking.tracker import RunIdentity, Sink, Tracker, derived, safe_texts
-from tests import results
-from tests.experiments.tracking.processes import KEY, RECORD, ROOT, child
+from archbench.experiments.config.schema import TrackingConfig
+from archbench.experiments.tracking import tracker as tracking
+from archbench.experiments.tracking.run_files import MetricRow, RunResult, TrainRow
+from archbench.experiments.tracking.run_folder import RunFolder
+from archbench.experiments.tracking.tracker import RunIdentity, Sink, Tracker, derived, safe_texts
+from tests import ROOT, results
+from tests.experiments.tracking.processes import KEY, RECORD, child
 from tests.results import metric_row, result, write_result
 
 IDENTITY = RunIdentity.of(result(RECORD))

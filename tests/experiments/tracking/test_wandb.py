@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 
-from experiments.config.schema import TrackingConfig
-from experiments.tracking import wandb as weights_and_biases
-from experiments.tracking.tracker import RunIdentity, open_tracker
+from archbench.experiments.config.schema import TrackingConfig
+from archbench.experiments.tracking import wandb as weights_and_biases
+from archbench.experiments.tracking.tracker import RunIdentity, open_tracker
 from tests import wandb_file
 from tests.experiments.tracking.processes import (
     API_KEY,

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 
-from experiments.tracking.run_folder import RunFolder
-from experiments.tracking.tracker import FILES, fold
+from archbench.experiments.tracking.run_folder import RunFolder
+from archbench.experiments.tracking.tracker import FILES, fold
 from tests.experiments import commands
 from tests.experiments.tracking.processes import API_KEY, environment
 from tests.experiments.tracking.test_tracked_runs import PATIENCE, WORDS, expected_rows

@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch._dynamo.utils import counters
 
-from experiments.config.schema import TrainerConfig
-from experiments.runtime.errors import ConfigError
+from archbench.experiments.config.schema import TrainerConfig
+from archbench.experiments.runtime.errors import ConfigError
 from tests.experiments import commands
 
 WORDS = (*commands.TINY, *commands.RECALL, "trainer.log_every=1", "budget.tokens=768", "optimizer.ema=0.9")

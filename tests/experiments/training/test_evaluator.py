@@ -11,9 +11,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from experiments.tracking.run_folder import RunFolder
-from experiments.training.evaluator import Evaluator
-from experiments.training.micro_batcher import MicroBatcher
+from archbench.experiments.tracking.run_folder import RunFolder
+from archbench.experiments.training.evaluator import Evaluator
+from archbench.experiments.training.micro_batcher import MicroBatcher
 from tests.experiments import commands
 
 WORDS = (
@@ -138,7 +138,7 @@ def test_a_forward_pass_has_enough_tokens_to_be_fast(
             raise torch.OutOfMemoryError("none left")
         return ["a metric"]
 
-    monkeypatch.setattr("experiments.training.evaluator.measure", measure)
+    monkeypatch.setattr("archbench.experiments.training.evaluator.measure", measure)
     model = torch.nn.Linear(1, 1)
     model.vocab_size = vocabulary  # type: ignore[assignment]
     strategy = SimpleNamespace(

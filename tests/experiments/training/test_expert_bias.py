@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from experiments.training.micro_batcher import MicroBatcher
+from archbench.experiments.training.micro_batcher import MicroBatcher
 from tests.architectures.conformance import random_inputs
 from tests.architectures.test_conformance import build, read_yaml
 from tests.experiments import commands

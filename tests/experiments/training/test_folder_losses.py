@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 import torch
 
-from architectures.backbone import Backbone
-from architectures.pretrained import export_config, load_folder
-from experiments.objectives.language_modelling.causal_lm import CausalLM, CausalLMConfig
-from experiments.objectives.objective import View
-from experiments.training.loss import Loss
+from archbench.architectures.backbone import Backbone
+from archbench.architectures.pretrained import export_config, load_folder
+from archbench.experiments.objectives.language_modelling.causal_lm import CausalLM, CausalLMConfig
+from archbench.experiments.objectives.objective import View
+from archbench.experiments.training.loss import Loss
 from tests.architectures.pretrained.folders import ENCODER_DECODERS, make_model
 from tests.architectures.pretrained.parity import KeepFloat64, error
 from tests.experiments.objectives import toys

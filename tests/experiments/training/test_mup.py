@@ -10,18 +10,18 @@ import pytest
 import torch
 from torch import nn
 
-from architectures.backbone import Backbone
-from architectures.backbones.decoder import Decoder, DecoderConfig
-from architectures.backbones.mamba import Mamba, MambaConfig
-from architectures.backbones.moe import MoE, MoEConfig
-from architectures.backbones.s4 import S4, S4Config
-from architectures.layers.attention.config import AttentionConfig
-from experiments.run.plan import plan
-from experiments.run.run import build_model
-from experiments.runtime.errors import ConfigError
-from experiments.training import mup
-from experiments.training.optimizers.adamw import AdamW
-from experiments.training.optimizers.parameter_groups import parameter_groups
+from archbench.architectures.backbone import Backbone
+from archbench.architectures.backbones.decoder import Decoder, DecoderConfig
+from archbench.architectures.backbones.mamba import Mamba, MambaConfig
+from archbench.architectures.backbones.moe import MoE, MoEConfig
+from archbench.architectures.backbones.s4 import S4, S4Config
+from archbench.architectures.layers.attention.config import AttentionConfig
+from archbench.experiments.run.plan import plan
+from archbench.experiments.run.run import build_model
+from archbench.experiments.runtime.errors import ConfigError
+from archbench.experiments.training import mup
+from archbench.experiments.training.optimizers.adamw import AdamW
+from archbench.experiments.training.optimizers.parameter_groups import parameter_groups
 from tests.experiments import commands
 
 WIDTHS = (64, 128, 256)

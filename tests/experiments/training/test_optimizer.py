@@ -5,14 +5,14 @@ import pytest
 import torch
 from torch import nn
 
-from architectures.backbones.decoder import Decoder, DecoderConfig
-from architectures.backbones.encoder import Encoder, EncoderConfig
-from architectures.backbones.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
-from architectures.backbones.mamba import Mamba, MambaConfig
-from architectures.backbones.moe import MoE, MoEConfig
-from architectures.backbones.s4 import S4, S4Config
-from experiments.training.checkpoints.stored_state import gather_state, load_moments
-from experiments.training.optimizer_step import (
+from archbench.architectures.backbones.decoder import Decoder, DecoderConfig
+from archbench.architectures.backbones.encoder import Encoder, EncoderConfig
+from archbench.architectures.backbones.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
+from archbench.architectures.backbones.mamba import Mamba, MambaConfig
+from archbench.architectures.backbones.moe import MoE, MoEConfig
+from archbench.architectures.backbones.s4 import S4, S4Config
+from archbench.experiments.training.checkpoints.stored_state import gather_state, load_moments
+from archbench.experiments.training.optimizer_step import (
     averaged,
     clip_gradients,
     gradient_norm,
@@ -20,12 +20,12 @@ from experiments.training.optimizer_step import (
     set_learning_rate,
     update_average,
 )
-from experiments.training.optimizers.adamw import AdamW
-from experiments.training.optimizers.combined import hidden_matrices
-from experiments.training.optimizers.muon import Muon
-from experiments.training.optimizers.nadam import NAdam
-from experiments.training.optimizers.parameter_groups import parameter_groups, uncompiled
-from experiments.training.optimizers.sgd import SGD
+from archbench.experiments.training.optimizers.adamw import AdamW
+from archbench.experiments.training.optimizers.combined import hidden_matrices
+from archbench.experiments.training.optimizers.muon import Muon
+from archbench.experiments.training.optimizers.nadam import NAdam
+from archbench.experiments.training.optimizers.parameter_groups import parameter_groups, uncompiled
+from archbench.experiments.training.optimizers.sgd import SGD
 from tests.architectures.test_conformance import build as conformance_build
 
 BACKBONES = {

@@ -8,10 +8,10 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from experiments.evaluation.measure import measure
-from experiments.run.load_model import load_model
-from experiments.runtime.errors import Preempted
-from experiments.training.trainer import Trainer
+from archbench.experiments.evaluation.measure import measure
+from archbench.experiments.run.load_model import load_model
+from archbench.experiments.runtime.errors import Preempted
+from archbench.experiments.training.trainer import Trainer
 from tests.experiments import commands
 
 WORDS = (

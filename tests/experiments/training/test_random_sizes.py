@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from experiments.runtime.errors import Preempted
-from experiments.training.trainer import Trainer
+from archbench.experiments.runtime.errors import Preempted
+from archbench.experiments.training.trainer import Trainer
 from tests.experiments import commands
 
 WORDS = (*commands.TINY, *commands.RECALL, "backbone=decoder", "budget.tokens=512", "budget.batch_size=4")

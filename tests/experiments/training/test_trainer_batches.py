@@ -6,12 +6,12 @@ from hydra.core.global_hydra import GlobalHydra
 from omegaconf import OmegaConf
 from torch import Tensor
 
-import experiments.config.schema  # noqa: F401  # registers the sections that the YAML files extend
-from experiments.config import CONF
-from experiments.config.structured import component
-from experiments.tasks.task import Batch, Task
-from experiments.training import trainer
-from experiments.training.trainer import BLOCK_STEPS, BatchPrefetcher
+import archbench.experiments.config.schema  # noqa: F401  # registers the sections that the YAML files extend
+from archbench.experiments.config import CONF
+from archbench.experiments.config.structured import component
+from archbench.experiments.tasks.task import Batch, Task
+from archbench.experiments.training import trainer
+from archbench.experiments.training.trainer import BLOCK_STEPS, BatchPrefetcher
 
 GENERATED = (
     "recall",

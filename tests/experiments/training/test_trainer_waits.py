@@ -9,12 +9,12 @@ from unittest.mock import Mock
 import pytest
 import torch
 
-from architectures.layers.embedding import Embedding
-from experiments.objectives.objective import View
-from experiments.run.plan import plan
-from experiments.run.run import build
-from experiments.training.parallel.device_mesh import ParallelDims
-from experiments.training.trainer import Trainer
+from archbench.architectures.layers.embedding import Embedding
+from archbench.experiments.objectives.objective import View
+from archbench.experiments.run.plan import plan
+from archbench.experiments.run.run import build
+from archbench.experiments.training.parallel.device_mesh import ParallelDims
+from archbench.experiments.training.trainer import Trainer
 from tests.experiments import commands
 from tests.recorded import Recorded, without_cpp_kernels
 

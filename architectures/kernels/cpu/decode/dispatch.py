@@ -22,13 +22,13 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 import torch
 from torch import Tensor, nn
 
-from architectures.decoding_state import DecodingState
-from architectures.kernels.cpu import build
-from architectures.layers.normalization import OffsetRMSNorm
+from archbench.architectures.decoding_state import DecodingState
+from archbench.architectures.kernels.cpu import build
+from archbench.architectures.layers.normalization import OffsetRMSNorm
 
 if TYPE_CHECKING:
-    from architectures.layers.block import Block, Residual
-    from architectures.layers.context import Context
+    from archbench.architectures.layers.block import Block, Residual
+    from archbench.architectures.layers.context import Context
 
 ROWS = 16
 """With more sequences than this the matrix products of PyTorch are faster."""

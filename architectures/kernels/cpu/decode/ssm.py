@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from architectures.kernels.cpu.decode.dispatch import (
+from archbench.architectures.kernels.cpu.decode.dispatch import (
     DecodeSpec,
     LinearSpec,
     NormSpec,
@@ -21,10 +21,10 @@ from architectures.kernels.cpu.decode.dispatch import (
 )
 
 if TYPE_CHECKING:
-    from architectures.layers.context import Context
-    from architectures.layers.ssm.causal_conv1d import CausalConvolution
-    from architectures.mixers.mamba import SelectiveConfig, SelectiveSSM
-    from architectures.mixers.mamba2 import SSD, SSDConfig
+    from archbench.architectures.layers.context import Context
+    from archbench.architectures.layers.ssm.causal_conv1d import CausalConvolution
+    from archbench.architectures.mixers.mamba import SelectiveConfig, SelectiveSSM
+    from archbench.architectures.mixers.mamba2 import SSD, SSDConfig
 
 
 class _Convolution(ctypes.Structure):

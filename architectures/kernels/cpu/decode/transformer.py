@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from architectures.kernels.cpu.decode.dispatch import (
+from archbench.architectures.kernels.cpu.decode.dispatch import (
     DecodeSpec,
     LinearSpec,
     NormSpec,
@@ -19,13 +19,13 @@ from architectures.kernels.cpu.decode.dispatch import (
     UnsupportedError,
     call,
 )
-from architectures.layers.attention.kv_cache import ContiguousCache, check_room
+from archbench.architectures.layers.attention.kv_cache import ContiguousCache, check_room
 
 if TYPE_CHECKING:
-    from architectures.layers.attention.multi_head import Attention, CrossAttention
-    from architectures.layers.context import Context
-    from architectures.layers.feedforward import DenseFeedForward
-    from architectures.layers.moe.experts import Experts
+    from archbench.architectures.layers.attention.multi_head import Attention, CrossAttention
+    from archbench.architectures.layers.context import Context
+    from archbench.architectures.layers.feedforward import DenseFeedForward
+    from archbench.architectures.layers.moe.experts import Experts
 
 ACTIVATIONS = ("relu", "relu_squared", "gelu", "gelu_tanh", "silu")
 """In the order in which the kernels number them."""

@@ -8,9 +8,9 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from analysis.load.study import load_study
-from analysis.stats.compute.decision_accuracy import decision_accuracy, signal_to_noise
-from analysis.tables.decision_accuracy import decision_grids
+from archbench.analysis.load.study import load_study
+from archbench.analysis.stats.compute.decision_accuracy import decision_accuracy, signal_to_noise
+from archbench.analysis.tables.decision_accuracy import decision_grids
 from tests.analysis.conftest import WriteRun
 
 FLOPS = {"small": 1e10, "large": 1e11}

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from analysis.stats.compute.multiplier import Comparison, Curve, Multiplier, compare_compute
+from archbench.analysis.stats.compute.multiplier import Comparison, Curve, Multiplier, compare_compute
 
 BUDGETS = (1e11, 1e12, 1e13)
 

@@ -9,8 +9,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.stats.compute.multipliers import budgets, compute_multipliers
-from analysis.tables.compute import compute_grids, over_compute
+from archbench.analysis.stats.compute.multipliers import budgets, compute_multipliers
+from archbench.analysis.tables.compute import compute_grids, over_compute
 
 BUDGETS = (1e10, 1e11, 1e12)
 SECONDS = {"decoder": 10.0, "decoder_canon": 12.0, "mamba": 20.0, "s4": 20.0}

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from analysis.stats.compute import simulation
-from analysis.stats.compute.simulation import CASES, NOISES, simulate
+from archbench.analysis.stats.compute import simulation
+from archbench.analysis.stats.compute.simulation import CASES, NOISES, simulate
 
 
 @pytest.mark.parametrize("name", CASES)

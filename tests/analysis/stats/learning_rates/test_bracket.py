@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from analysis.stats.learning_rates.bracket import Tuning, quarter_decades, standard_error, tune
+from archbench.analysis.stats.learning_rates.bracket import Tuning, quarter_decades, standard_error, tune
 
 SEEDS = 2
 NAN = (math.nan, math.nan)

@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 import yaml
 
-from analysis.stats.learning_rates.choice import (
+from archbench.analysis.stats.learning_rates.choice import (
     best_rates,
     difference_error,
     extension,

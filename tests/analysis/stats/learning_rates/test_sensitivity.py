@@ -3,8 +3,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from analysis.load.study import load_study
-from analysis.stats.learning_rates.sensitivity import rate_notes, rate_optima, rate_runs, rate_warnings
+from archbench.analysis.load.study import load_study
+from archbench.analysis.stats.learning_rates.sensitivity import (
+    rate_notes,
+    rate_optima,
+    rate_runs,
+    rate_warnings,
+)
 
 WriteRun = Callable[..., Path]
 

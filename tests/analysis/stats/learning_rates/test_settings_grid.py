@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from analysis.load.study import load_history, load_study
-from analysis.rates import main
-from analysis.stats.learning_rates.settings_grid import grid_table
+from archbench.analysis.load.study import load_history, load_study
+from archbench.analysis.rates import main
+from archbench.analysis.stats.learning_rates.settings_grid import grid_table
 
 SCORES = {1e-3: (2.6, 2.5, 2.7), 3e-3: (2.3, 2.4, 2.2), 1e-2: (2.0, 2.0)}
 """By learning rate, a value for each seed. The last has lost one."""

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from scipy import stats
 
-from analysis.load.arm_names import config_differences
-from analysis.load.study import load_history, load_study
-from analysis.stats.arms import arm_table
-from analysis.stats.comparisons import comparisons
-from analysis.stats.ranking.ranks import (
+from archbench.analysis.load.arm_names import config_differences
+from archbench.analysis.load.study import load_history, load_study
+from archbench.analysis.stats.arms import arm_table
+from archbench.analysis.stats.comparisons import comparisons
+from archbench.analysis.stats.ranking.ranks import (
     baseline_gains,
     levels_reached,
     ranks,

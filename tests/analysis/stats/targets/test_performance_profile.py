@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from analysis.load.study import load_study
-from analysis.stats.targets.performance_profile import across_tasks, task_scores
-from analysis.tables.text import render_markdown
+from archbench.analysis.load.study import load_study
+from archbench.analysis.stats.targets.performance_profile import across_tasks, task_scores
+from archbench.analysis.tables.text import render_markdown
 
 TASKS = ("copying", "induction", "recall")
 

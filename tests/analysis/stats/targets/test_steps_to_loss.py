@@ -7,10 +7,10 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from analysis.compare import main
-from analysis.load.study import load_history, load_study
-from analysis.stats.targets.steps_to_loss import first_reached, steps_grid, with_steps
-from analysis.tables.text import render_tables
+from archbench.analysis.compare import main
+from archbench.analysis.load.study import load_history, load_study
+from archbench.analysis.stats.targets.steps_to_loss import first_reached, steps_grid, with_steps
+from archbench.analysis.tables.text import render_tables
 
 
 def curve(*values: float) -> pd.DataFrame:

@@ -8,7 +8,7 @@ import math
 import pandas as pd
 import pytest
 
-from analysis.stats.targets.target_profiles import performance_profiles, to_target
+from archbench.analysis.stats.targets.target_profiles import performance_profiles, to_target
 
 
 def runs(arm: str, *curves: list[float], task: str = "a", status: str = "complete") -> pd.DataFrame:

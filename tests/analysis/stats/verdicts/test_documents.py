@@ -11,10 +11,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.load.study import load_study
-from analysis.stats.comparisons import comparisons
-from analysis.stats.verdicts.documents import document_interval, document_totals
-from analysis.stats.verdicts.pair_errors import Array
+from archbench.analysis.load.study import load_study
+from archbench.analysis.stats.comparisons import comparisons
+from archbench.analysis.stats.verdicts.documents import document_interval, document_totals
+from archbench.analysis.stats.verdicts.pair_errors import Array
 from tests.results import write_result
 
 WriteRun = Callable[..., Path]
@@ -41,7 +41,7 @@ def test_documents_are_drawn_for_both_models_together() -> None:
 
 
 def test_at_most_6_percent_of_equal_models_differ_over_documents(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("analysis.stats.verdicts.documents.RESAMPLES", 400)
+    monkeypatch.setattr("archbench.analysis.stats.verdicts.documents.RESAMPLES", 400)
     rng = np.random.default_rng(0)
     wrong, draws, documents = 0, 300, 100
     for _ in range(draws):

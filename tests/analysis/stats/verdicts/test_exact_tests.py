@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from analysis.stats.verdicts.exact_tests import boschloo, boschloo_table
+from archbench.analysis.stats.verdicts.exact_tests import boschloo, boschloo_table
 
 
 @pytest.mark.parametrize(

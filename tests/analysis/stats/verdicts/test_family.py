@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from analysis.stats.verdicts.family import MOST_SEEDS, Family, correct, holm, interval_level
-from analysis.stats.verdicts.verdict import Verdict, make_family, verdicts
+from archbench.analysis.stats.verdicts.family import MOST_SEEDS, Family, correct, holm, interval_level
+from archbench.analysis.stats.verdicts.verdict import Verdict, make_family, verdicts
 
 Scores = dict[str, dict[int, float]]
 

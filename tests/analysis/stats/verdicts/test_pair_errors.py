@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from analysis.stats.verdicts.pair_errors import paired, welch
+from archbench.analysis.stats.verdicts.pair_errors import paired, welch
 
 PAIR = np.array([[0, 1]])
 

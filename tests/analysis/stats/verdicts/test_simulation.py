@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from analysis.stats.verdicts.family import holm
-from analysis.stats.verdicts.simulated_procedures import (
+from archbench.analysis.stats.verdicts.family import holm
+from archbench.analysis.stats.verdicts.simulated_procedures import (
     Procedure,
     Studies,
     holm_rejects,
@@ -18,7 +18,7 @@ from analysis.stats.verdicts.simulated_procedures import (
     shared_seeds,
     solve_counts,
 )
-from analysis.stats.verdicts.simulation import (
+from archbench.analysis.stats.verdicts.simulation import (
     DESIGNS,
     SCENARIOS,
     SEEDS,
@@ -30,8 +30,8 @@ from analysis.stats.verdicts.simulation import (
     seed_questions,
     solve_power,
 )
-from analysis.stats.verdicts.solve_counts import solve_verdicts
-from analysis.stats.verdicts.verdict import verdicts
+from archbench.analysis.stats.verdicts.solve_counts import solve_verdicts
+from archbench.analysis.stats.verdicts.verdict import verdicts
 
 PAGE = Path(__file__).parents[4] / "docs" / "statistics.md"
 

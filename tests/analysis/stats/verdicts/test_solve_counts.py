@@ -6,8 +6,8 @@ import math
 
 import pytest
 
-from analysis.stats.verdicts.exact_tests import boschloo
-from analysis.stats.verdicts.solve_counts import solve_verdicts
+from archbench.analysis.stats.verdicts.exact_tests import boschloo
+from archbench.analysis.stats.verdicts.solve_counts import solve_verdicts
 
 
 def test_ten_seeds_decide_against_a_baseline() -> None:

@@ -8,8 +8,8 @@ from dataclasses import replace
 import pandas as pd
 import pytest
 
-from analysis.stats.verdicts.tuning import hold_for_tuning
-from analysis.stats.verdicts.verdict import untested
+from archbench.analysis.stats.verdicts.tuning import hold_for_tuning
+from archbench.analysis.stats.verdicts.verdict import untested
 
 
 @pytest.mark.parametrize("sign", [1, -1])

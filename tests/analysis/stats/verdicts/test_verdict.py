@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from analysis.stats.verdicts.verdict import Verdict, verdicts
+from archbench.analysis.stats.verdicts.verdict import Verdict, verdicts
 
 Scores = dict[str, dict[int, float]]
 

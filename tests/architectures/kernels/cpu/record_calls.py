@@ -17,8 +17,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from architectures.kernels.cpu import build, delta_ops, mamba_ops, transformer_ops
-from architectures.kernels.cpu.decode import dispatch
+from archbench.architectures.kernels.cpu import build, delta_ops, mamba_ops, transformer_ops
+from archbench.architectures.kernels.cpu.decode import dispatch
 
 LARGEST = 2**17
 """Bytes of memory above which a call is not recorded."""

@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from architectures.kernels.cpu import build
-from architectures.kernels.cpu.transformer_ops import cpp_attention, seen_keys
-from architectures.layers.attention.functional import Scores, attention_mask, reference
+from archbench.architectures.kernels.cpu import build
+from archbench.architectures.kernels.cpu.transformer_ops import cpp_attention, seen_keys
+from archbench.architectures.layers.attention.functional import Scores, attention_mask, reference
 
 TOLERANCE = {torch.float32: 5e-6, torch.bfloat16: 2e-2}
 SCALE = 0.3

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from architectures.kernels.cpu import build
-from architectures.layers.ssm.selective_scan import selective_scan
+from archbench.architectures.kernels.cpu import build
+from archbench.architectures.layers.ssm.selective_scan import selective_scan
 
 SOURCE = 'extern "C" long answer() { return 42; }'
 needs_compiler = pytest.mark.skipif(not any(map(shutil.which, build.COMPILERS)), reason="no C++ compiler")

@@ -11,10 +11,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from architectures.kernels.cpu import build
-from architectures.layers.linear_attention.delta_rule import delta_rule
-from architectures.layers.linear_attention.dplr import dplr
-from architectures.layers.linear_attention.gla import gated_linear_attention
+from archbench.architectures.kernels.cpu import build
+from archbench.architectures.layers.linear_attention.delta_rule import delta_rule
+from archbench.architectures.layers.linear_attention.dplr import dplr
+from archbench.architectures.layers.linear_attention.gla import gated_linear_attention
 
 pytestmark = pytest.mark.skipif(bool(build.problem()), reason=build.problem())
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from architectures.kernels.cpu import build, instruction_sets
+from archbench.architectures.kernels.cpu import build, instruction_sets
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[3]
@@ -93,7 +93,7 @@ def test_one_that_the_processor_lacks_is_a_problem(monkeypatch):
 def test_a_command_with_an_instruction_set_limits_pytorch_too():
     skip_unless_it_runs("avx2")
     code = (
-        "from architectures.kernels.cpu import build, instruction_sets; "
+        "from archbench.architectures.kernels.cpu import build, instruction_sets; "
         "instruction_sets.check_libraries(); print(build.instruction_set())"
     )
     command = [sys.executable, "-m", instruction_sets.__name__, "avx2", sys.executable, "-c", code]

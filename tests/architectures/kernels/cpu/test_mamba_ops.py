@@ -8,9 +8,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from architectures.kernels.cpu import build
-from architectures.kernels.cpu.mamba_ops import NORMS, cpp_finish
-from architectures.layers.ssm.causal_conv1d import CausalConvolution
+from archbench.architectures.kernels.cpu import build
+from archbench.architectures.kernels.cpu.mamba_ops import NORMS, cpp_finish
+from archbench.architectures.layers.ssm.causal_conv1d import CausalConvolution
 
 pytestmark = pytest.mark.skipif(bool(build.problem()), reason=build.problem())
 

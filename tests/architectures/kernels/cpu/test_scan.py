@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from architectures.kernels.cpu import build
-from architectures.kernels.cpu.mamba_ops import cpp_selective_scan
-from architectures.layers.ssm.selective_scan import selective_scan
-from architectures.layers.ssm.ssd import ssd
+from archbench.architectures.kernels.cpu import build
+from archbench.architectures.kernels.cpu.mamba_ops import cpp_selective_scan
+from archbench.architectures.layers.ssm.selective_scan import selective_scan
+from archbench.architectures.layers.ssm.ssd import ssd
 
 pytestmark = pytest.mark.skipif(bool(build.problem()), reason=build.problem())
 
@@ -140,7 +140,7 @@ def test_a_sequence_is_not_touched_by_its_neighbours(scan, operands):
 def test_states_are_kept_only_for_training(monkeypatch):
     asked = []
     monkeypatch.setattr(
-        "architectures.kernels.cpu.mamba_ops.call",
+        "archbench.architectures.kernels.cpu.mamba_ops.call",
         lambda name, *rest: asked.append(name) or build.call(name, *rest),
     )
     operands = [x.requires_grad_() for x in scan_operands(1, 4, 3, 2)]

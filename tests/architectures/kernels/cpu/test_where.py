@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from architectures.kernels import pointwise
-from architectures.kernels.attention import blockwise
-from architectures.kernels.backend import resolve_path
-from architectures.kernels.cpu import build, where
+from archbench.architectures.kernels import pointwise
+from archbench.architectures.kernels.attention import blockwise
+from archbench.architectures.kernels.backend import resolve_path
+from archbench.architectures.kernels.cpu import build, where
 
 pytestmark = pytest.mark.skipif(bool(build.problem()), reason=build.problem())
 

@@ -13,13 +13,13 @@ import torch
 from torch import Tensor
 from torch.nn.attention import flex_attention as flex
 
-from architectures.layers.attention import functional
-from architectures.layers.attention.config import AttentionConfig, LatentConfig
-from architectures.layers.attention.functional import Scores, attend
-from architectures.layers.attention.latent import LatentAttention
-from architectures.layers.attention.multi_head import Attention
-from architectures.layers.context import Context
-from architectures.layers.positions import PositionsConfig
+from archbench.architectures.layers.attention import functional
+from archbench.architectures.layers.attention.config import AttentionConfig, LatentConfig
+from archbench.architectures.layers.attention.functional import Scores, attend
+from archbench.architectures.layers.attention.latent import LatentAttention
+from archbench.architectures.layers.attention.multi_head import Attention
+from archbench.architectures.layers.context import Context
+from archbench.architectures.layers.positions import PositionsConfig
 
 
 @pytest.fixture

@@ -8,14 +8,14 @@ from torch import Tensor, nn
 from transformers.models.diffllama.configuration_diffllama import DiffLlamaConfig
 from transformers.models.diffllama.modeling_diffllama import DiffLlamaAttention, DiffLlamaRotaryEmbedding
 
-from architectures.backbones.decoder import Decoder, DecoderConfig
-from architectures.backbones.encoder import Encoder, EncoderConfig
-from architectures.backbones.encoder_decoder import EncoderDecoderConfig
-from architectures.layers.attention.config import AttentionConfig, LatentConfig
-from architectures.layers.attention.differential import DifferentialAttention
-from architectures.layers.attention.multi_head import Attention
-from architectures.layers.context import Context
-from architectures.layers.positions import PositionsConfig
+from archbench.architectures.backbones.decoder import Decoder, DecoderConfig
+from archbench.architectures.backbones.encoder import Encoder, EncoderConfig
+from archbench.architectures.backbones.encoder_decoder import EncoderDecoderConfig
+from archbench.architectures.layers.attention.config import AttentionConfig, LatentConfig
+from archbench.architectures.layers.attention.differential import DifferentialAttention
+from archbench.architectures.layers.attention.multi_head import Attention
+from archbench.architectures.layers.context import Context
+from archbench.architectures.layers.positions import PositionsConfig
 from tests.architectures.conformance import (
     check_decoding,
     check_moved_rows,

@@ -6,14 +6,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from architectures.backbone import Backbone
-from architectures.backbones.decoder import Decoder, DecoderConfig
-from architectures.backbones.encoder import Encoder, EncoderConfig
-from architectures.layers.attention.config import AttentionConfig, LatentConfig
-from architectures.layers.attention.forgetting import ForgettingAttention
-from architectures.layers.attention.multi_head import Attention
-from architectures.layers.context import Context
-from architectures.layers.positions import ALiBi, PositionsConfig
+from archbench.architectures.backbone import Backbone
+from archbench.architectures.backbones.decoder import Decoder, DecoderConfig
+from archbench.architectures.backbones.encoder import Encoder, EncoderConfig
+from archbench.architectures.layers.attention.config import AttentionConfig, LatentConfig
+from archbench.architectures.layers.attention.forgetting import ForgettingAttention
+from archbench.architectures.layers.attention.multi_head import Attention
+from archbench.architectures.layers.context import Context
+from archbench.architectures.layers.positions import ALiBi, PositionsConfig
 from tests.architectures.conformance import (
     check_decoding,
     check_moved_rows,

@@ -5,7 +5,7 @@ import random
 import pytest
 import torch
 
-from architectures.layers.attention.kv_cache import (
+from archbench.architectures.layers.attention.kv_cache import (
     Cache,
     ContiguousCache,
     Int8Cache,
@@ -13,7 +13,7 @@ from architectures.layers.attention.kv_cache import (
     RingCache,
     quantise,
 )
-from architectures.layers.context import Context
+from archbench.architectures.layers.context import Context
 
 LIKE = torch.zeros(1, dtype=torch.float64)
 

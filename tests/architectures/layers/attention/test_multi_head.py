@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from architectures.layers.attention.config import AttentionConfig, LatentConfig, validate_heads
-from architectures.layers.attention.functional import Scores, attend, attention_mask
-from architectures.layers.attention.latent import LatentAttention
-from architectures.layers.attention.multi_head import Attention, CrossAttention
-from architectures.layers.context import Context
-from architectures.layers.positions import ALiBi, PositionsConfig
+from archbench.architectures.layers.attention.config import AttentionConfig, LatentConfig, validate_heads
+from archbench.architectures.layers.attention.functional import Scores, attend, attention_mask
+from archbench.architectures.layers.attention.latent import LatentAttention
+from archbench.architectures.layers.attention.multi_head import Attention, CrossAttention
+from archbench.architectures.layers.context import Context
+from archbench.architectures.layers.positions import ALiBi, PositionsConfig
 from tests.architectures.test_conformance import build
 
 

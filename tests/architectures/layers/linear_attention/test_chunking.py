@@ -5,7 +5,12 @@ import math
 import pytest
 import torch
 
-from architectures.layers.linear_attention.chunking import from_chunks, pair_sums, sums_after, to_chunks
+from archbench.architectures.layers.linear_attention.chunking import (
+    from_chunks,
+    pair_sums,
+    sums_after,
+    to_chunks,
+)
 
 
 @pytest.mark.parametrize(("T", "size"), [(1, 1), (7, 3), (6, 3), (5, 8)])

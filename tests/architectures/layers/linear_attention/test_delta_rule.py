@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from transformers.models.kimi_linear import modeling_kimi_linear as kimi
 from transformers.models.qwen3_next import modeling_qwen3_next as oracle
 
-from architectures.layers.linear_attention.delta_rule import delta_rule, delta_rule_flops
+from archbench.architectures.layers.linear_attention.delta_rule import delta_rule, delta_rule_flops
 from tests.architectures.costs import arithmetic_of_one_sequence
 
 

@@ -7,9 +7,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from architectures.layers.linear_attention.delta_rule import delta_rule
-from architectures.layers.linear_attention.dplr import dplr, dplr_flops
-from architectures.layers.linear_attention.gla import gated_linear_attention
+from archbench.architectures.layers.linear_attention.delta_rule import delta_rule
+from archbench.architectures.layers.linear_attention.dplr import dplr, dplr_flops
+from archbench.architectures.layers.linear_attention.gla import gated_linear_attention
 from tests.architectures.costs import arithmetic_of_one_sequence
 
 SHAPES = [(1, 1, 1, 1, 1), (2, 2, 1, 3, 1), (3, 17, 2, 5, 4), (1, 40, 3, 2, 7), (1, 129, 1, 4, 3)]

@@ -5,8 +5,11 @@ import math
 import pytest
 import torch
 
-from architectures.layers.linear_attention.gla import gated_linear_attention, gated_linear_attention_flops
-from architectures.layers.ssm.selective_scan import selective_scan
+from archbench.architectures.layers.linear_attention.gla import (
+    gated_linear_attention,
+    gated_linear_attention_flops,
+)
+from archbench.architectures.layers.ssm.selective_scan import selective_scan
 from tests.architectures.costs import arithmetic_of_one_sequence
 
 

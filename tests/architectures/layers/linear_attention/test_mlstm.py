@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from architectures.layers.linear_attention.mlstm import mlstm, mlstm_flops
+from archbench.architectures.layers.linear_attention.mlstm import mlstm, mlstm_flops
 from tests.architectures.costs import arithmetic_of_one_sequence
 
 EPS = 1e-3

@@ -14,11 +14,11 @@ import torch.distributed as dist
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from architectures.backbones.moe import MoE, MoEConfig
-from architectures.layers.attention.config import AttentionConfig
-from architectures.layers.moe.config import ExpertsConfig
-from architectures.layers.moe.expert_parallel import shard_experts
-from architectures.layers.moe.experts import BIASES, STACKS, Experts
+from archbench.architectures.backbones.moe import MoE, MoEConfig
+from archbench.architectures.layers.attention.config import AttentionConfig
+from archbench.architectures.layers.moe.config import ExpertsConfig
+from archbench.architectures.layers.moe.expert_parallel import shard_experts
+from archbench.architectures.layers.moe.experts import BIASES, STACKS, Experts
 
 TOKENS = torch.randint(23, (8, 11), generator=torch.Generator().manual_seed(1))
 VARIANTS: dict[str, dict[str, Any]] = {

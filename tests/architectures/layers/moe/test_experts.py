@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from architectures.layers.context import Context
-from architectures.layers.feedforward import ACTIVATIONS, DenseFeedForward, FeedForwardConfig
-from architectures.layers.moe.config import ExpertsConfig
-from architectures.layers.moe.dispatch import (
+from archbench.architectures.layers.context import Context
+from archbench.architectures.layers.feedforward import ACTIVATIONS, DenseFeedForward, FeedForwardConfig
+from archbench.architectures.layers.moe.config import ExpertsConfig
+from archbench.architectures.layers.moe.dispatch import (
     Weights,
     dispatch,
     grouped_product,
@@ -23,8 +23,8 @@ from architectures.layers.moe.dispatch import (
     run_loop,
     run_padded,
 )
-from architectures.layers.moe.experts import Experts
-from architectures.layers.moe.routing_record import record_routing
+from archbench.architectures.layers.moe.experts import Experts
+from archbench.architectures.layers.moe.routing_record import record_routing
 
 
 def experts(

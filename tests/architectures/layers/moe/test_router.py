@@ -11,10 +11,10 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from architectures.layers.context import Context
-from architectures.layers.moe.config import ExpertsConfig
-from architectures.layers.moe.experts import Experts
-from architectures.layers.moe.router import Router, Routing, router_losses
+from archbench.architectures.layers.context import Context
+from archbench.architectures.layers.moe.config import ExpertsConfig
+from archbench.architectures.layers.moe.experts import Experts
+from archbench.architectures.layers.moe.router import Router, Routing, router_losses
 
 
 def router(X: int, K: int, D: int = 6, **settings: Any) -> Router:

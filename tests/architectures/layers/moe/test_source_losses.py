@@ -14,8 +14,8 @@ from torch import Tensor
 from transformers.models.jamba import modeling_jamba
 from transformers.models.mixtral import modeling_mixtral
 
-from architectures.layers.moe.config import ExpertsConfig
-from architectures.layers.moe.router import Router, router_losses
+from archbench.architectures.layers.moe.config import ExpertsConfig
+from archbench.architectures.layers.moe.router import Router, router_losses
 from tests.architectures.backbones.test_presets import preset
 
 B, T = 3, 20

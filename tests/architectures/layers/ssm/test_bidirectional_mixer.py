@@ -12,20 +12,20 @@ import pytest
 import torch
 from torch import Tensor
 
-from architectures.kernels.cpu import build
-from architectures.layers.context import Context
-from architectures.layers.ssm.bidirectional_mixer import DIRECTIONS, Bidirectional, DirectionsConfig
-from architectures.layers.ssm.recurrent import RecurrentMixer
-from architectures.mixers.deltanet import DeltaConfig, DeltaRule
-from architectures.mixers.deltaproduct import HouseholderConfig, delta_product
-from architectures.mixers.gated_deltanet import GatedDeltaConfig, GatedDeltaRule
-from architectures.mixers.gla import GatedLinearAttention, GatedLinearConfig
-from architectures.mixers.kda import KimiDeltaConfig, KimiDeltaRule
-from architectures.mixers.mamba import SelectiveConfig, SelectiveSSM
-from architectures.mixers.mamba2 import SSD, SSDConfig
-from architectures.mixers.mamba3 import Mamba3, Mamba3Config
-from architectures.mixers.mlstm import MLSTM, MLSTMConfig
-from architectures.mixers.rwkv7 import RWKV7, RWKV7Config
+from archbench.architectures.kernels.cpu import build
+from archbench.architectures.layers.context import Context
+from archbench.architectures.layers.ssm.bidirectional_mixer import DIRECTIONS, Bidirectional, DirectionsConfig
+from archbench.architectures.layers.ssm.recurrent import RecurrentMixer
+from archbench.architectures.mixers.deltanet import DeltaConfig, DeltaRule
+from archbench.architectures.mixers.deltaproduct import HouseholderConfig, delta_product
+from archbench.architectures.mixers.gated_deltanet import GatedDeltaConfig, GatedDeltaRule
+from archbench.architectures.mixers.gla import GatedLinearAttention, GatedLinearConfig
+from archbench.architectures.mixers.kda import KimiDeltaConfig, KimiDeltaRule
+from archbench.architectures.mixers.mamba import SelectiveConfig, SelectiveSSM
+from archbench.architectures.mixers.mamba2 import SSD, SSDConfig
+from archbench.architectures.mixers.mamba3 import Mamba3, Mamba3Config
+from archbench.architectures.mixers.mlstm import MLSTM, MLSTMConfig
+from archbench.architectures.mixers.rwkv7 import RWKV7, RWKV7Config
 
 WIDTH = 8
 KINDS: dict[str, tuple[Callable[..., RecurrentMixer], Any]] = {

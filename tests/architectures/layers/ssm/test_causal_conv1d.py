@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import nn
 
-from architectures.layers.ssm.causal_conv1d import CausalConvolution
+from archbench.architectures.layers.ssm.causal_conv1d import CausalConvolution
 
 
 def convolution(channels: int, width: int) -> CausalConvolution:

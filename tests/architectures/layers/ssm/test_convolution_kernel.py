@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from architectures.layers.ssm.convolution_kernel import (
+from archbench.architectures.layers.ssm.convolution_kernel import (
     apart,
     convolve,
     fft_size,

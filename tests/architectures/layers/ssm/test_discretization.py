@@ -5,7 +5,7 @@ import pytest
 import scipy.signal
 import torch
 
-from architectures.layers.ssm.discretization import (
+from archbench.architectures.layers.ssm.discretization import (
     ALPHA,
     DISCRETISATIONS,
     discretise_dense,
@@ -15,7 +15,7 @@ from architectures.layers.ssm.discretization import (
     real_readout,
     real_vector,
 )
-from architectures.layers.ssm.hippo import EIGENVALUES, hippo_legs, hippo_legs_input
+from archbench.architectures.layers.ssm.hippo import EIGENVALUES, hippo_legs, hippo_legs_input
 
 
 def scipy_discretised(A, B, step, method):

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from architectures.layers.ssm.discretization import real_matrix, real_vector
-from architectures.layers.ssm.hippo import (
+from archbench.architectures.layers.ssm.discretization import real_matrix, real_vector
+from archbench.architectures.layers.ssm.hippo import (
     EIGENVALUES,
     HIPPO,
     NPLR,

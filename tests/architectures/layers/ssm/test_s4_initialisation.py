@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from architectures.layers.ssm.discretization import real_readout
-from architectures.layers.ssm.hippo import HIPPO, legs_eigenvalues
-from architectures.layers.ssm.s4_config import S4LayerConfig
-from architectures.layers.ssm.s4_dplr import S4DPLR
-from architectures.layers.ssm.s4d import S4D
+from archbench.architectures.layers.ssm.discretization import real_readout
+from archbench.architectures.layers.ssm.hippo import HIPPO, legs_eigenvalues
+from archbench.architectures.layers.ssm.s4_config import S4LayerConfig
+from archbench.architectures.layers.ssm.s4_dplr import S4DPLR
+from archbench.architectures.layers.ssm.s4d import S4D
 
 DPLR = {"parametrisation": "dplr", "discretisation": "bilinear"}
 

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from architectures.layers.ssm import selective_scan as scan
-from architectures.layers.ssm.selective_scan import selective_scan, selective_scan_flops
+from archbench.architectures.layers.ssm import selective_scan as scan
+from archbench.architectures.layers.ssm.selective_scan import selective_scan, selective_scan_flops
 from tests.architectures.authors import authors
 from tests.architectures.costs import arithmetic_of_one_sequence
 

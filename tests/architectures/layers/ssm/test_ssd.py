@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from architectures.layers.ssm.selective_scan import selective_scan
-from architectures.layers.ssm.ssd import ssd, ssd_flops
+from archbench.architectures.layers.ssm.selective_scan import selective_scan
+from archbench.architectures.layers.ssm.ssd import ssd, ssd_flops
 from tests.architectures.authors import authors
 from tests.architectures.costs import arithmetic_of_one_sequence
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from architectures.layers.ssm.ssd import ssd
-from architectures.layers.ssm.trapezoid import TrapezoidState, trapezoid, trapezoid_flops
+from archbench.architectures.layers.ssm.ssd import ssd
+from archbench.architectures.layers.ssm.trapezoid import TrapezoidState, trapezoid, trapezoid_flops
 from tests.architectures.costs import arithmetic_of_one_sequence
 
 SHAPES = [

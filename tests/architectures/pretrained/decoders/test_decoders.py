@@ -7,7 +7,7 @@ import pytest
 import torch
 import transformers as hf
 
-from architectures.pretrained import load_folder
+from archbench.architectures.pretrained import load_folder
 from tests.architectures.pretrained.parity import FLOAT32, FLOAT64, check_generate, check_read, save_theirs
 
 LENGTH = 19

@@ -7,15 +7,15 @@ import pytest
 import torch
 import transformers as hf
 
-from architectures.backbones.decoder import Decoder, DecoderConfig
-from architectures.backbones.multipliers import MultipliersConfig
-from architectures.backbones.transformer import HeadConfig
-from architectures.layers.attention.config import AttentionConfig, LatentConfig
-from architectures.layers.block import BlockConfig
-from architectures.layers.embedding import EmbeddingConfig
-from architectures.layers.feedforward import FeedForwardConfig
-from architectures.layers.positions import PositionsConfig, RotaryScaling
-from architectures.pretrained import load_folder, save_folder
+from archbench.architectures.backbones.decoder import Decoder, DecoderConfig
+from archbench.architectures.backbones.multipliers import MultipliersConfig
+from archbench.architectures.backbones.transformer import HeadConfig
+from archbench.architectures.layers.attention.config import AttentionConfig, LatentConfig
+from archbench.architectures.layers.block import BlockConfig
+from archbench.architectures.layers.embedding import EmbeddingConfig
+from archbench.architectures.layers.feedforward import FeedForwardConfig
+from archbench.architectures.layers.positions import PositionsConfig, RotaryScaling
+from archbench.architectures.pretrained import load_folder, save_folder
 from tests.architectures.pretrained.parity import FLOAT32, check_generate, check_logits, open_theirs, redraw
 
 BASE = DecoderConfig(d_model=30, num_layers=2, d_ff=37, attention=AttentionConfig(num_heads=5))

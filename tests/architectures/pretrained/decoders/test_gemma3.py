@@ -10,7 +10,7 @@ import torch
 import transformers as hf
 from safetensors.torch import load_file, save_file
 
-from architectures.pretrained import load_folder, read_config_json, read_folder_config, save_folder
+from archbench.architectures.pretrained import load_folder, read_config_json, read_folder_config, save_folder
 from tests.architectures.pretrained.parity import (
     FLOAT32,
     check_generate,

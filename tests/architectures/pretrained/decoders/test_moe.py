@@ -9,14 +9,14 @@ import pytest
 import torch
 import transformers as hf
 
-from architectures.backbone import Backbone
-from architectures.backbones.decoder import Decoder, DecoderConfig
-from architectures.backbones.moe import MoE, MoEConfig
-from architectures.layers.attention.config import AttentionConfig, LatentConfig
-from architectures.layers.feedforward import FeedForwardConfig
-from architectures.layers.moe.config import ExpertsConfig
-from architectures.layers.positions import PositionsConfig, RotaryScaling
-from architectures.pretrained import export_config, load_folder, save_folder
+from archbench.architectures.backbone import Backbone
+from archbench.architectures.backbones.decoder import Decoder, DecoderConfig
+from archbench.architectures.backbones.moe import MoE, MoEConfig
+from archbench.architectures.layers.attention.config import AttentionConfig, LatentConfig
+from archbench.architectures.layers.feedforward import FeedForwardConfig
+from archbench.architectures.layers.moe.config import ExpertsConfig
+from archbench.architectures.layers.positions import PositionsConfig, RotaryScaling
+from archbench.architectures.pretrained import export_config, load_folder, save_folder
 from tests.architectures.pretrained.parity import (
     FLOAT32,
     FLOAT64,

@@ -6,14 +6,14 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import BartConfig, BartForConditionalGeneration
 
-from architectures.backbones.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
-from architectures.backbones.transformer import HeadConfig
-from architectures.layers.attention.config import AttentionConfig
-from architectures.layers.block import BlockConfig
-from architectures.layers.embedding import EmbeddingConfig
-from architectures.layers.feedforward import FeedForwardConfig
-from architectures.layers.positions import PositionsConfig
-from architectures.pretrained import load_folder, save_folder
+from archbench.architectures.backbones.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
+from archbench.architectures.backbones.transformer import HeadConfig
+from archbench.architectures.layers.attention.config import AttentionConfig
+from archbench.architectures.layers.block import BlockConfig
+from archbench.architectures.layers.embedding import EmbeddingConfig
+from archbench.architectures.layers.feedforward import FeedForwardConfig
+from archbench.architectures.layers.positions import PositionsConfig
+from archbench.architectures.pretrained import load_folder, save_folder
 from tests.architectures.pretrained.folders import write_json
 from tests.architectures.pretrained.parity import FLOAT32, FLOAT64, open_theirs, redraw, save_theirs
 from tests.architectures.pretrained.seq2seq_parity import check_seq2seq_generate, check_seq2seq_logits

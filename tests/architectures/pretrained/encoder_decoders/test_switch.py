@@ -13,12 +13,12 @@ from transformers.models.switch_transformers.modeling_switch_transformers import
     SwitchTransformersTop1Router,
 )
 
-from architectures.backbones.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
-from architectures.backbones.transformer import HeadConfig
-from architectures.layers.attention.config import AttentionConfig
-from architectures.layers.feedforward import FeedForwardConfig
-from architectures.layers.moe.config import ExpertsConfig
-from architectures.pretrained import export_config, load_folder, save_folder
+from archbench.architectures.backbones.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
+from archbench.architectures.backbones.transformer import HeadConfig
+from archbench.architectures.layers.attention.config import AttentionConfig
+from archbench.architectures.layers.feedforward import FeedForwardConfig
+from archbench.architectures.layers.moe.config import ExpertsConfig
+from archbench.architectures.pretrained import export_config, load_folder, save_folder
 from tests.architectures.pretrained.parity import (
     FLOAT32,
     FLOAT64,

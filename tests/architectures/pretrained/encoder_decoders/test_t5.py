@@ -8,12 +8,12 @@ from torch import Tensor, nn
 from transformers import T5Config, T5ForConditionalGeneration
 from transformers.models.t5.modeling_t5 import T5LayerNorm
 
-from architectures.backbones.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
-from architectures.backbones.transformer import HeadConfig
-from architectures.layers.attention.config import AttentionConfig
-from architectures.layers.feedforward import FeedForwardConfig
-from architectures.layers.positions import PositionsConfig
-from architectures.pretrained import load_folder, read_folder_config, save_folder
+from archbench.architectures.backbones.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
+from archbench.architectures.backbones.transformer import HeadConfig
+from archbench.architectures.layers.attention.config import AttentionConfig
+from archbench.architectures.layers.feedforward import FeedForwardConfig
+from archbench.architectures.layers.positions import PositionsConfig
+from archbench.architectures.pretrained import load_folder, read_folder_config, save_folder
 from tests.architectures.pretrained.parity import FLOAT32, FLOAT64, open_theirs, redraw, save_theirs
 from tests.architectures.pretrained.seq2seq_parity import check_seq2seq_generate, check_seq2seq_logits
 

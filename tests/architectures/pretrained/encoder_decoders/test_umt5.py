@@ -8,11 +8,11 @@ from torch import Tensor, nn
 from transformers import UMT5Config, UMT5ForConditionalGeneration
 from transformers.models.umt5.modeling_umt5 import UMT5LayerNorm
 
-from architectures.backbones.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
-from architectures.backbones.transformer import HeadConfig
-from architectures.layers.attention.config import AttentionConfig
-from architectures.layers.positions import PositionsConfig
-from architectures.pretrained import load_folder, save_folder
+from archbench.architectures.backbones.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
+from archbench.architectures.backbones.transformer import HeadConfig
+from archbench.architectures.layers.attention.config import AttentionConfig
+from archbench.architectures.layers.positions import PositionsConfig
+from archbench.architectures.pretrained import load_folder, save_folder
 from tests.architectures.pretrained.parity import FLOAT32, FLOAT64, open_theirs, redraw, save_theirs
 from tests.architectures.pretrained.seq2seq_parity import check_seq2seq_generate, check_seq2seq_logits
 

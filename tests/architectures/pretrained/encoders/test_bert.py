@@ -18,13 +18,13 @@ from transformers import (
     XLMRobertaForMaskedLM,
 )
 
-from architectures.backbones.encoder import Encoder, EncoderConfig
-from architectures.backbones.transformer import HeadConfig
-from architectures.layers.attention.config import AttentionConfig
-from architectures.layers.block import BlockConfig
-from architectures.layers.embedding import EmbeddingConfig
-from architectures.layers.feedforward import FeedForwardConfig
-from architectures.pretrained import load_folder, save_folder
+from archbench.architectures.backbones.encoder import Encoder, EncoderConfig
+from archbench.architectures.backbones.transformer import HeadConfig
+from archbench.architectures.layers.attention.config import AttentionConfig
+from archbench.architectures.layers.block import BlockConfig
+from archbench.architectures.layers.embedding import EmbeddingConfig
+from archbench.architectures.layers.feedforward import FeedForwardConfig
+from archbench.architectures.pretrained import load_folder, save_folder
 from tests.architectures.pretrained.parity import (
     FLOAT32,
     FLOAT64,

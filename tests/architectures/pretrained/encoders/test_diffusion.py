@@ -10,10 +10,10 @@ import torch
 import transformers as hf
 from safetensors.torch import load_file, save_file
 
-from architectures.backbones.decoder import Decoder, DecoderConfig
-from architectures.backbones.masked_diffusion import MaskedDiffusion, MaskedDiffusionConfig
-from architectures.layers.attention.config import AttentionConfig
-from architectures.pretrained import load_folder, save_folder
+from archbench.architectures.backbones.decoder import Decoder, DecoderConfig
+from archbench.architectures.backbones.masked_diffusion import MaskedDiffusion, MaskedDiffusionConfig
+from archbench.architectures.layers.attention.config import AttentionConfig
+from archbench.architectures.pretrained import load_folder, save_folder
 from tests.architectures.pretrained.parity import FLOAT64, KeepFloat64, error, redraw
 
 SIZES = {

@@ -6,14 +6,14 @@ import pytest
 import torch
 from transformers import ModernBertConfig, ModernBertForMaskedLM
 
-from architectures.backbones.encoder import Encoder, EncoderConfig
-from architectures.backbones.transformer import HeadConfig
-from architectures.layers.attention.config import AttentionConfig
-from architectures.layers.block import BlockConfig
-from architectures.layers.embedding import EmbeddingConfig
-from architectures.layers.feedforward import FeedForwardConfig
-from architectures.layers.positions import PositionsConfig, RotaryScaling
-from architectures.pretrained import load_folder, read_folder_config, save_folder
+from archbench.architectures.backbones.encoder import Encoder, EncoderConfig
+from archbench.architectures.backbones.transformer import HeadConfig
+from archbench.architectures.layers.attention.config import AttentionConfig
+from archbench.architectures.layers.block import BlockConfig
+from archbench.architectures.layers.embedding import EmbeddingConfig
+from archbench.architectures.layers.feedforward import FeedForwardConfig
+from archbench.architectures.layers.positions import PositionsConfig, RotaryScaling
+from archbench.architectures.pretrained import load_folder, read_folder_config, save_folder
 from tests.architectures.pretrained.parity import check_read, check_write, save_theirs
 
 TOLERANCE = {torch.float32: 1e-5, torch.float64: 5e-6}

@@ -11,18 +11,18 @@ import torch
 import transformers as hf
 from safetensors.torch import load_file, save_file
 
-from architectures.backbones.hybrid import Hybrid, HybridConfig
-from architectures.layers.attention.config import AttentionConfig
-from architectures.layers.block import BlockConfig
-from architectures.layers.feedforward import FeedForwardConfig
-from architectures.layers.moe.config import ExpertsConfig
-from architectures.layers.positions import PositionsConfig
-from architectures.mixers.gated_deltanet import GatedDeltaConfig
-from architectures.mixers.mamba import SelectiveConfig
-from architectures.mixers.mamba2 import SSDConfig
-from architectures.pretrained import load_folder, save_folder
-from architectures.pretrained.export import export_config
-from architectures.pretrained.tensor_rules import Entry
+from archbench.architectures.backbones.hybrid import Hybrid, HybridConfig
+from archbench.architectures.layers.attention.config import AttentionConfig
+from archbench.architectures.layers.block import BlockConfig
+from archbench.architectures.layers.feedforward import FeedForwardConfig
+from archbench.architectures.layers.moe.config import ExpertsConfig
+from archbench.architectures.layers.positions import PositionsConfig
+from archbench.architectures.mixers.gated_deltanet import GatedDeltaConfig
+from archbench.architectures.mixers.mamba import SelectiveConfig
+from archbench.architectures.mixers.mamba2 import SSDConfig
+from archbench.architectures.pretrained import load_folder, save_folder
+from archbench.architectures.pretrained.export import export_config
+from archbench.architectures.pretrained.tensor_rules import Entry
 from tests.architectures.pretrained.parity import (
     FLOAT32,
     FLOAT64,

@@ -10,10 +10,10 @@ import torch
 import transformers as hf
 from safetensors.torch import load_file, save_file
 
-from architectures.backbone import Backbone
-from architectures.backbones.mamba import Mamba, MambaConfig
-from architectures.backbones.mamba2 import Mamba2, Mamba2Config
-from architectures.pretrained import load_folder, save_folder
+from archbench.architectures.backbone import Backbone
+from archbench.architectures.backbones.mamba import Mamba, MambaConfig
+from archbench.architectures.backbones.mamba2 import Mamba2, Mamba2Config
+from archbench.architectures.pretrained import load_folder, save_folder
 from tests.architectures.pretrained.parity import (
     FLOAT32,
     FLOAT64,

@@ -9,11 +9,11 @@ import pytest
 import torch
 import transformers as hf
 
-from architectures.backbones.hybrid import Hybrid, HybridConfig
-from architectures.backbones.transformer import HeadConfig
-from architectures.mixers.mlstm import MLSTM, MLSTMConfig
-from architectures.pretrained import load_folder, save_folder
-from architectures.pretrained.export import export_config
+from archbench.architectures.backbones.hybrid import Hybrid, HybridConfig
+from archbench.architectures.backbones.transformer import HeadConfig
+from archbench.architectures.mixers.mlstm import MLSTM, MLSTMConfig
+from archbench.architectures.pretrained import load_folder, save_folder
+from archbench.architectures.pretrained.export import export_config
 from tests.architectures.pretrained.folders import make_model, write_json
 from tests.architectures.pretrained.parity import (
     FLOAT32,

@@ -6,7 +6,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from experiments.data.corpus import CorpusConfig
+from archbench.experiments.data.corpus import CorpusConfig
 from tests.experiments.data.hub_folder import new_folder
 
 ROWS = 240

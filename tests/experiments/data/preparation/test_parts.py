@@ -7,14 +7,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from experiments.data.preparation import merge as merging
-from experiments.data.preparation.merge import merge, needed_parts
-from experiments.data.preparation.part import Worker, record_of
-from experiments.data.preparation.plan import Preparation, begin
-from experiments.data.preparation.processes import make_parts
-from experiments.data.token_file import open_token_file
-from experiments.data.tokenizers.tokenizer import TokenizerConfig
-from experiments.runtime.errors import DataError
+from archbench.experiments.data.preparation import merge as merging
+from archbench.experiments.data.preparation.merge import merge, needed_parts
+from archbench.experiments.data.preparation.part import Worker, record_of
+from archbench.experiments.data.preparation.plan import Preparation, begin
+from archbench.experiments.data.preparation.processes import make_parts
+from archbench.experiments.data.token_file import open_token_file
+from archbench.experiments.data.tokenizers.tokenizer import TokenizerConfig
+from archbench.experiments.runtime.errors import DataError
 from tests.experiments.data.preparation.conftest import ROWS, corpus, texts, write
 
 BYTES, BPE = TokenizerConfig(), TokenizerConfig(kind="bpe", vocab_size=280, post_processing=["bos", "eos"])

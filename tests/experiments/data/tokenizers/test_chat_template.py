@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from experiments.data.tokenizers.chat_template import render_messages
-from experiments.runtime.errors import ConfigError, DataError
+from archbench.experiments.data.tokenizers.chat_template import render_messages
+from archbench.experiments.runtime.errors import ConfigError, DataError
 
 MESSAGES = [{"role": "user", "content": "{{ 7 * 7 }} {% raw %} <b> é"}]
 

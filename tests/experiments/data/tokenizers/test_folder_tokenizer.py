@@ -9,12 +9,12 @@ import torch
 from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as HFTokenizer
 
-from experiments.data.corpus import CorpusConfig
-from experiments.data.token_file import open_token_file
-from experiments.data.tokenizers.folder_tokenizer import FolderTokenizer
-from experiments.data.tokenizers.make_tokenizer import train_tokenizer
-from experiments.data.tokenizers.tokenizer import TokenizerConfig
-from experiments.runtime.errors import DataError
+from archbench.experiments.data.corpus import CorpusConfig
+from archbench.experiments.data.token_file import open_token_file
+from archbench.experiments.data.tokenizers.folder_tokenizer import FolderTokenizer
+from archbench.experiments.data.tokenizers.make_tokenizer import train_tokenizer
+from archbench.experiments.data.tokenizers.tokenizer import TokenizerConfig
+from archbench.experiments.runtime.errors import DataError
 
 TEXTS = ["def f(x): return x + 1  # naïve 🙂\n", "", " ", "two  spaces, </s> and [SEP] as text\tand 漢字"]
 

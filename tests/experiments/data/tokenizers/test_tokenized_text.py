@@ -7,8 +7,8 @@ import pytest
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as HFTokenizer
 
-from experiments.data.tokenizers.tokenizer import bytes_of_tokens
-from experiments.runtime.errors import DataError
+from archbench.experiments.data.tokenizers.tokenizer import bytes_of_tokens
+from archbench.experiments.runtime.errors import DataError
 from tests.experiments.data.tokenizers.test_folder_tokenizer import opened, saved
 from tests.faults.random_tokenizers import random_folder, random_text
 

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from tokenizers import pre_tokenizers
 
-from experiments.data.tokenizers import bpe
-from experiments.data.tokenizers.make_tokenizer import load_tokenizer, train_tokenizer
-from experiments.data.tokenizers.tokenizer import TokenizerConfig, byte_level_alphabet
-from experiments.runtime.errors import DataError
+from archbench.experiments.data.tokenizers import bpe
+from archbench.experiments.data.tokenizers.make_tokenizer import load_tokenizer, train_tokenizer
+from archbench.experiments.data.tokenizers.tokenizer import TokenizerConfig, byte_level_alphabet
+from archbench.experiments.runtime.errors import DataError
 
 TRAIN = [f"def function_{i}(x): return x + {i}  # the value of the function\n" for i in range(200)]
 

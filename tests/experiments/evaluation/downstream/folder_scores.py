@@ -7,12 +7,12 @@ import transformers as hf
 from lm_eval import evaluator
 from lm_eval.models.huggingface import HFLM
 
-from experiments.config.schema import DeviceConfig
-from experiments.evaluation.downstream.__main__ import DownstreamConfig, evaluate, load_tasks
-from experiments.evaluation.downstream.answer_likelihood import AnswerScorer
-from experiments.evaluation.downstream.lm_eval_model import HarnessModel
-from experiments.run.load_model import load_model
-from experiments.runtime.console import Console
+from archbench.experiments.config.schema import DeviceConfig
+from archbench.experiments.evaluation.downstream.__main__ import DownstreamConfig, evaluate, load_tasks
+from archbench.experiments.evaluation.downstream.answer_likelihood import AnswerScorer
+from archbench.experiments.evaluation.downstream.lm_eval_model import HarnessModel
+from archbench.experiments.run.load_model import load_model
+from archbench.experiments.runtime.console import Console
 from tests import ROOT
 from tests.architectures.pretrained.folders import EAGER
 

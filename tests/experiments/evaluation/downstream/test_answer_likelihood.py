@@ -6,25 +6,32 @@ from pathlib import Path
 import pytest
 import torch
 
-from architectures.backbone import Backbone, Capabilities
-from architectures.backbones.block_diffusion import BlockDiffusion as BlockBackbone
-from architectures.backbones.block_diffusion import BlockDiffusionConfig as BlockBackboneConfig
-from architectures.layers.attention.config import AttentionConfig
-from experiments.config.schema import DeviceConfig
-from experiments.evaluation.downstream.answer_likelihood import AnswerScore, AnswerScorer, ScoringRequest
-from experiments.objectives.diffusion.block_diffusion import BlockDiffusion, BlockDiffusionConfig
-from experiments.objectives.diffusion.masked_diffusion import MaskedDiffusion, MaskedDiffusionConfig
-from experiments.objectives.fine_tuning.sequence_classification import (
+from archbench.architectures.backbone import Backbone, Capabilities
+from archbench.architectures.backbones.block_diffusion import BlockDiffusion as BlockBackbone
+from archbench.architectures.backbones.block_diffusion import BlockDiffusionConfig as BlockBackboneConfig
+from archbench.architectures.layers.attention.config import AttentionConfig
+from archbench.experiments.config.schema import DeviceConfig
+from archbench.experiments.evaluation.downstream.answer_likelihood import (
+    AnswerScore,
+    AnswerScorer,
+    ScoringRequest,
+)
+from archbench.experiments.objectives.diffusion.block_diffusion import BlockDiffusion, BlockDiffusionConfig
+from archbench.experiments.objectives.diffusion.masked_diffusion import MaskedDiffusion, MaskedDiffusionConfig
+from archbench.experiments.objectives.fine_tuning.sequence_classification import (
     SequenceClassification,
     SequenceClassificationConfig,
 )
-from experiments.objectives.language_modelling.causal_lm import CausalLM, CausalLMConfig
-from experiments.objectives.language_modelling.masked_lm import MaskedLM, MaskedLMConfig
-from experiments.objectives.language_modelling.prefix_lm import PrefixLM, PrefixLMConfig
-from experiments.objectives.language_modelling.span_corruption import SpanCorruption, SpanCorruptionConfig
-from experiments.objectives.objective import Objective
-from experiments.run.load_model import LoadedModel
-from experiments.runtime.errors import ConfigError, DataError
+from archbench.experiments.objectives.language_modelling.causal_lm import CausalLM, CausalLMConfig
+from archbench.experiments.objectives.language_modelling.masked_lm import MaskedLM, MaskedLMConfig
+from archbench.experiments.objectives.language_modelling.prefix_lm import PrefixLM, PrefixLMConfig
+from archbench.experiments.objectives.language_modelling.span_corruption import (
+    SpanCorruption,
+    SpanCorruptionConfig,
+)
+from archbench.experiments.objectives.objective import Objective
+from archbench.experiments.run.load_model import LoadedModel
+from archbench.experiments.runtime.errors import ConfigError, DataError
 from tests.experiments.objectives import toys
 
 TASK = toys.Symbols(10, num_sentinels=4)

@@ -12,19 +12,31 @@ import torch
 import yaml
 from lm_eval.api.instance import Instance
 
-from architectures.backbones.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
-from experiments.config.schema import DeviceConfig
-from experiments.data.tokenizers.tokenizer import ByteTokenizer, TokenizerConfig
-from experiments.evaluation.downstream.__main__ import DownstreamConfig, check_installed, downstream, evaluate
-from experiments.evaluation.downstream.answer_likelihood import AnswerScore, AnswerScorer, ScoringRequest
-from experiments.evaluation.downstream.lm_eval_model import HarnessModel
-from experiments.evaluation.downstream.results import Row, below
-from experiments.generate import generate
-from experiments.objectives.language_modelling.span_corruption import SpanCorruption, SpanCorruptionConfig
-from experiments.run.load_model import LoadedModel, Prompts, UnmaskingOverrides, load_model
-from experiments.runtime.console import Console
-from experiments.runtime.device import torch_device
-from experiments.runtime.errors import ConfigError, DataError
+from archbench.architectures.backbones.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
+from archbench.experiments.config.schema import DeviceConfig
+from archbench.experiments.data.tokenizers.tokenizer import ByteTokenizer, TokenizerConfig
+from archbench.experiments.evaluation.downstream.__main__ import (
+    DownstreamConfig,
+    check_installed,
+    downstream,
+    evaluate,
+)
+from archbench.experiments.evaluation.downstream.answer_likelihood import (
+    AnswerScore,
+    AnswerScorer,
+    ScoringRequest,
+)
+from archbench.experiments.evaluation.downstream.lm_eval_model import HarnessModel
+from archbench.experiments.evaluation.downstream.results import Row, below
+from archbench.experiments.generate import generate
+from archbench.experiments.objectives.language_modelling.span_corruption import (
+    SpanCorruption,
+    SpanCorruptionConfig,
+)
+from archbench.experiments.run.load_model import LoadedModel, Prompts, UnmaskingOverrides, load_model
+from archbench.experiments.runtime.console import Console
+from archbench.experiments.runtime.device import torch_device
+from archbench.experiments.runtime.errors import ConfigError, DataError
 from tests.experiments import commands
 
 CPU = DeviceConfig(name="cpu")
@@ -338,7 +350,7 @@ def test_an_encoder_decoder_answers_but_is_not_asked_about_whole_texts(tasks: Pa
 def test_errors_are_those_of_the_harness_where_it_has_one(runs: dict[str, Path], tasks: Path) -> None:
     from lm_eval import evaluator
 
-    from experiments.evaluation.downstream.__main__ import load_tasks
+    from archbench.experiments.evaluation.downstream.__main__ import load_tasks
 
     config = settings(runs["decoder"], tasks, "choice")
     (row,) = evaluate(load_model(runs["decoder"], torch_device("cpu")), config)

@@ -6,17 +6,17 @@ from pathlib import Path
 import pytest
 from lm_eval.api.instance import Instance
 
-from architectures.backbones.decoder import Decoder, DecoderConfig
-from experiments.config.schema import DeviceConfig
-from experiments.data.tokenizers.tokenizer import ByteTokenizer, TokenizerConfig
-from experiments.evaluation.downstream.__main__ import DownstreamConfig, evaluate
-from experiments.evaluation.downstream.lm_eval_model import HarnessModel
-from experiments.evaluation.downstream.local_tasks import local_task
-from experiments.evaluation.downstream.results import Row
-from experiments.objectives.language_modelling.causal_lm import CausalLM, CausalLMConfig
-from experiments.run.load_model import LoadedModel, Prompts
-from experiments.runtime.errors import ConfigError
-from experiments.tasks.task import Task
+from archbench.architectures.backbones.decoder import Decoder, DecoderConfig
+from archbench.experiments.config.schema import DeviceConfig
+from archbench.experiments.data.tokenizers.tokenizer import ByteTokenizer, TokenizerConfig
+from archbench.experiments.evaluation.downstream.__main__ import DownstreamConfig, evaluate
+from archbench.experiments.evaluation.downstream.lm_eval_model import HarnessModel
+from archbench.experiments.evaluation.downstream.local_tasks import local_task
+from archbench.experiments.evaluation.downstream.results import Row
+from archbench.experiments.objectives.language_modelling.causal_lm import CausalLM, CausalLMConfig
+from archbench.experiments.run.load_model import LoadedModel, Prompts
+from archbench.experiments.runtime.errors import ConfigError
+from archbench.experiments.tasks.task import Task
 from tests.experiments import commands
 
 

@@ -9,11 +9,11 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 
-from experiments.config.schema import DeviceConfig
-from experiments.evaluation.sample_quality.__main__ import SampleQualityConfig, sample_quality
-from experiments.evaluation.sample_quality.statistics import distinct, judged, token_entropy
-from experiments.run.load_model import load_model
-from experiments.runtime.errors import ConfigError, DataError
+from archbench.experiments.config.schema import DeviceConfig
+from archbench.experiments.evaluation.sample_quality.__main__ import SampleQualityConfig, sample_quality
+from archbench.experiments.evaluation.sample_quality.statistics import distinct, judged, token_entropy
+from archbench.experiments.run.load_model import load_model
+from archbench.experiments.runtime.errors import ConfigError, DataError
 from tests.experiments import commands
 
 CPU = DeviceConfig(name="cpu")

@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 from transformers import T5Config, T5ForConditionalGeneration
 
-from architectures.backbone import Backbone, BackboneConfig, Flops, ModelInputs, Output
-from architectures.decoding_state import DecodingState
-from experiments.data.tokenizers.vocabulary import Vocabulary
-from experiments.objectives.decoding.beam_search import BeamConfig, beam_search
-from experiments.objectives.decoding.prefill import PrefillState, pad_right
+from archbench.architectures.backbone import Backbone, BackboneConfig, Flops, ModelInputs, Output
+from archbench.architectures.decoding_state import DecodingState
+from archbench.experiments.data.tokenizers.vocabulary import Vocabulary
+from archbench.experiments.objectives.decoding.beam_search import BeamConfig, beam_search
+from archbench.experiments.objectives.decoding.prefill import PrefillState, pad_right
 
 PAD, EOS = 0, 1
 """Of T5."""

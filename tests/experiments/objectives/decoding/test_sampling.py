@@ -15,11 +15,11 @@ from transformers import (
     TopPLogitsWarper,
 )
 
-from architectures.backbone import Backbone, BackboneConfig, Flops, ModelInputs, Output
-from architectures.decoding_state import DecodingState
-from experiments.data.tokenizers.vocabulary import Vocabulary
-from experiments.objectives.decoding.prefill import PrefillState, pad_right
-from experiments.objectives.decoding.sampling import (
+from archbench.architectures.backbone import Backbone, BackboneConfig, Flops, ModelInputs, Output
+from archbench.architectures.decoding_state import DecodingState
+from archbench.experiments.data.tokenizers.vocabulary import Vocabulary
+from archbench.experiments.objectives.decoding.prefill import PrefillState, pad_right
+from archbench.experiments.objectives.decoding.sampling import (
     GREEDY,
     SamplingConfig,
     draw,

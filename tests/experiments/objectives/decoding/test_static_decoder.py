@@ -11,27 +11,27 @@ import pytest
 import torch
 from torch import Tensor
 
-from architectures.backbone import Backbone
-from architectures.backbones.block_diffusion import BlockDiffusion, BlockDiffusionConfig
-from architectures.backbones.decoder import Decoder, DecoderConfig
-from architectures.backbones.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
-from architectures.backbones.hybrid import Hybrid, HybridConfig
-from architectures.backbones.linear_attention import GatedDeltaNet, GatedDeltaNetConfig
-from architectures.backbones.mamba import Mamba, MambaConfig
-from architectures.backbones.mamba2 import Mamba2, Mamba2Config
-from architectures.backbones.moe import MoE, MoEConfig
-from architectures.backbones.s4 import S4, S4Config
-from architectures.decoding_state import DecodingState
-from architectures.kernels import pointwise
-from architectures.layers.attention.config import AttentionConfig, LatentConfig
-from architectures.layers.moe.config import ExpertsConfig
-from architectures.layers.moe.experts import Experts
-from architectures.layers.positions import PositionsConfig, RotaryScaling
-from experiments.data.tokenizers.vocabulary import Vocabulary
-from experiments.objectives.decoding import steps as decoding_steps
-from experiments.objectives.decoding.prefill import PrefillState
-from experiments.objectives.decoding.sampling import GREEDY, SamplingConfig, generate
-from experiments.objectives.decoding.steps import StaticDecoder, Steps, problem
+from archbench.architectures.backbone import Backbone
+from archbench.architectures.backbones.block_diffusion import BlockDiffusion, BlockDiffusionConfig
+from archbench.architectures.backbones.decoder import Decoder, DecoderConfig
+from archbench.architectures.backbones.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
+from archbench.architectures.backbones.hybrid import Hybrid, HybridConfig
+from archbench.architectures.backbones.linear_attention import GatedDeltaNet, GatedDeltaNetConfig
+from archbench.architectures.backbones.mamba import Mamba, MambaConfig
+from archbench.architectures.backbones.mamba2 import Mamba2, Mamba2Config
+from archbench.architectures.backbones.moe import MoE, MoEConfig
+from archbench.architectures.backbones.s4 import S4, S4Config
+from archbench.architectures.decoding_state import DecodingState
+from archbench.architectures.kernels import pointwise
+from archbench.architectures.layers.attention.config import AttentionConfig, LatentConfig
+from archbench.architectures.layers.moe.config import ExpertsConfig
+from archbench.architectures.layers.moe.experts import Experts
+from archbench.architectures.layers.positions import PositionsConfig, RotaryScaling
+from archbench.experiments.data.tokenizers.vocabulary import Vocabulary
+from archbench.experiments.objectives.decoding import steps as decoding_steps
+from archbench.experiments.objectives.decoding.prefill import PrefillState
+from archbench.experiments.objectives.decoding.sampling import GREEDY, SamplingConfig, generate
+from archbench.experiments.objectives.decoding.steps import StaticDecoder, Steps, problem
 from tests.architectures.conformance import check_close, enliven, random_inputs
 from tests.recorded import Recorded, capture_on_a_cpu, without_cpp_kernels
 

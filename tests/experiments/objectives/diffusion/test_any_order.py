@@ -6,9 +6,9 @@ import math
 import pytest
 import torch
 
-from experiments.objectives.diffusion.any_order import AnyOrder, AnyOrderConfig
-from experiments.objectives.diffusion.block_diffusion import BlockDiffusionConfig
-from experiments.objectives.diffusion.noise_schedules import NoiseConfig
+from archbench.experiments.objectives.diffusion.any_order import AnyOrder, AnyOrderConfig
+from archbench.experiments.objectives.diffusion.block_diffusion import BlockDiffusionConfig
+from archbench.experiments.objectives.diffusion.noise_schedules import NoiseConfig
 from tests.experiments.objectives import toys
 
 JOINT = toys.Joint()

@@ -5,18 +5,20 @@ import math
 import pytest
 import torch
 
-from architectures.backbones.block_diffusion import BlockDiffusion as Model
-from architectures.backbones.block_diffusion import BlockDiffusionConfig as ModelConfig
-from architectures.backbones.decoder import Decoder, DecoderConfig
-from architectures.backbones.masked_diffusion import MaskedDiffusion as MaskedDiffusionBackbone
-from architectures.backbones.masked_diffusion import MaskedDiffusionConfig as MaskedDiffusionBackboneConfig
-from architectures.layers.attention.config import AttentionConfig, LatentConfig
-from experiments.objectives.decoding.sampling import GREEDY, SamplingConfig
-from experiments.objectives.diffusion.block_diffusion import BlockDiffusion, BlockDiffusionConfig
-from experiments.objectives.diffusion.masked_diffusion import MaskedDiffusion, MaskedDiffusionConfig
-from experiments.objectives.diffusion.unmasking_schedule import UnmaskingConfig
-from experiments.runtime.errors import ConfigError, DataError
-from experiments.tasks.recall.mqar import Recall, RecallConfig
+from archbench.architectures.backbones.block_diffusion import BlockDiffusion as Model
+from archbench.architectures.backbones.block_diffusion import BlockDiffusionConfig as ModelConfig
+from archbench.architectures.backbones.decoder import Decoder, DecoderConfig
+from archbench.architectures.backbones.masked_diffusion import MaskedDiffusion as MaskedDiffusionBackbone
+from archbench.architectures.backbones.masked_diffusion import (
+    MaskedDiffusionConfig as MaskedDiffusionBackboneConfig,
+)
+from archbench.architectures.layers.attention.config import AttentionConfig, LatentConfig
+from archbench.experiments.objectives.decoding.sampling import GREEDY, SamplingConfig
+from archbench.experiments.objectives.diffusion.block_diffusion import BlockDiffusion, BlockDiffusionConfig
+from archbench.experiments.objectives.diffusion.masked_diffusion import MaskedDiffusion, MaskedDiffusionConfig
+from archbench.experiments.objectives.diffusion.unmasking_schedule import UnmaskingConfig
+from archbench.experiments.runtime.errors import ConfigError, DataError
+from archbench.experiments.tasks.recall.mqar import Recall, RecallConfig
 from tests.experiments.objectives import toys
 
 TASK = toys.Symbols(20)

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from experiments.config.hydra_app import literal
-from experiments.generate import generate
-from experiments.runtime.errors import ConfigError
+from archbench.experiments.config.hydra_app import literal
+from archbench.experiments.generate import generate
+from archbench.experiments.runtime.errors import ConfigError
 from tests.experiments import commands
 
 ARMS = {

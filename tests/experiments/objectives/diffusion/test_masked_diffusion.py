@@ -5,12 +5,12 @@ import math
 import pytest
 import torch
 
-from architectures.backbone import Output
-from experiments.objectives.decoding.sampling import SamplingConfig
-from experiments.objectives.diffusion.masked_diffusion import MaskedDiffusion, MaskedDiffusionConfig
-from experiments.objectives.diffusion.noise_schedules import NoiseConfig
-from experiments.objectives.objective import View
-from experiments.tasks.recall.mqar import Recall, RecallConfig
+from archbench.architectures.backbone import Output
+from archbench.experiments.objectives.decoding.sampling import SamplingConfig
+from archbench.experiments.objectives.diffusion.masked_diffusion import MaskedDiffusion, MaskedDiffusionConfig
+from archbench.experiments.objectives.diffusion.noise_schedules import NoiseConfig
+from archbench.experiments.objectives.objective import View
+from archbench.experiments.tasks.recall.mqar import Recall, RecallConfig
 from tests.experiments.objectives import toys
 
 JOINT = toys.Joint()

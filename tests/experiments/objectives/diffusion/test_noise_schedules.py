@@ -4,8 +4,8 @@ import math
 import pytest
 import torch
 
-from experiments.objectives.diffusion.masked_diffusion import MaskedDiffusion, MaskedDiffusionConfig
-from experiments.objectives.diffusion.noise_schedules import (
+from archbench.experiments.objectives.diffusion.masked_diffusion import MaskedDiffusion, MaskedDiffusionConfig
+from archbench.experiments.objectives.diffusion.noise_schedules import (
     SCHEDULES,
     NoiseConfig,
     draw_times,

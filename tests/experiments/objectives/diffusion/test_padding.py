@@ -4,14 +4,17 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from experiments.objectives.diffusion.any_order import AnyOrder, AnyOrderConfig
-from experiments.objectives.diffusion.block_diffusion import BlockDiffusion, BlockDiffusionConfig
-from experiments.objectives.diffusion.masked_diffusion import MaskedDiffusion, MaskedDiffusionConfig
-from experiments.objectives.diffusion.uniform_diffusion import UniformDiffusion, UniformDiffusionConfig
-from experiments.objectives.language_modelling.masked_lm import MaskedLM, MaskedLMConfig
-from experiments.objectives.objective import row_noise
-from experiments.tasks.task import Batch
-from experiments.tasks.text.text_pairs import Pairs, PairsConfig
+from archbench.experiments.objectives.diffusion.any_order import AnyOrder, AnyOrderConfig
+from archbench.experiments.objectives.diffusion.block_diffusion import BlockDiffusion, BlockDiffusionConfig
+from archbench.experiments.objectives.diffusion.masked_diffusion import MaskedDiffusion, MaskedDiffusionConfig
+from archbench.experiments.objectives.diffusion.uniform_diffusion import (
+    UniformDiffusion,
+    UniformDiffusionConfig,
+)
+from archbench.experiments.objectives.language_modelling.masked_lm import MaskedLM, MaskedLMConfig
+from archbench.experiments.objectives.objective import row_noise
+from archbench.experiments.tasks.task import Batch
+from archbench.experiments.tasks.text.text_pairs import Pairs, PairsConfig
 from tests.experiments.objectives import toys
 
 LENGTHS = [12, 5, 9, 1]

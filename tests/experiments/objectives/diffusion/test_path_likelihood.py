@@ -7,10 +7,13 @@ import math
 import pytest
 import torch
 
-from experiments.objectives.decoding.sampling import SamplingConfig
-from experiments.objectives.diffusion.masked_diffusion import MaskedDiffusion, MaskedDiffusionConfig
-from experiments.objectives.diffusion.path_likelihood import PathLikelihood
-from experiments.objectives.diffusion.unmasking_schedule import DETERMINISTIC_ORDERS, UnmaskingConfig
+from archbench.experiments.objectives.decoding.sampling import SamplingConfig
+from archbench.experiments.objectives.diffusion.masked_diffusion import MaskedDiffusion, MaskedDiffusionConfig
+from archbench.experiments.objectives.diffusion.path_likelihood import PathLikelihood
+from archbench.experiments.objectives.diffusion.unmasking_schedule import (
+    DETERMINISTIC_ORDERS,
+    UnmaskingConfig,
+)
 from tests.experiments.objectives import toys
 
 JOINT = toys.Joint()

@@ -6,15 +6,15 @@ from pathlib import Path
 import pytest
 import torch
 
-from architectures.backbones.encoder import Encoder
-from architectures.backbones.masked_diffusion import MaskedDiffusion as MaskedDiffusionBackbone
-from experiments.config.hydra_app import literal
-from experiments.evaluate import evaluate
-from experiments.generate import generate
-from experiments.objectives.diffusion.masked_diffusion import MaskedDiffusion
-from experiments.objectives.language_modelling.masked_lm import MaskedLM
-from experiments.run.load_model import load_model, usual_objective
-from experiments.runtime.errors import ConfigError
+from archbench.architectures.backbones.encoder import Encoder
+from archbench.architectures.backbones.masked_diffusion import MaskedDiffusion as MaskedDiffusionBackbone
+from archbench.experiments.config.hydra_app import literal
+from archbench.experiments.evaluate import evaluate
+from archbench.experiments.generate import generate
+from archbench.experiments.objectives.diffusion.masked_diffusion import MaskedDiffusion
+from archbench.experiments.objectives.language_modelling.masked_lm import MaskedLM
+from archbench.experiments.run.load_model import load_model, usual_objective
+from archbench.experiments.runtime.errors import ConfigError
 from tests.experiments import commands
 
 PAIRS = (

@@ -13,13 +13,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from architectures.backbone import Backbone
-from architectures.backbones import masked_diffusion as backbone
-from experiments.objectives.decoding.sampling import SamplingConfig
-from experiments.objectives.diffusion.any_order import AnyOrder, AnyOrderConfig
-from experiments.objectives.diffusion.masked_diffusion import MaskedDiffusion, MaskedDiffusionConfig
-from experiments.objectives.diffusion.path_likelihood import PathLikelihood
-from experiments.objectives.diffusion.unmasking_schedule import DETERMINISTIC_ORDERS, UnmaskingConfig
+from archbench.architectures.backbone import Backbone
+from archbench.architectures.backbones import masked_diffusion as backbone
+from archbench.experiments.objectives.decoding.sampling import SamplingConfig
+from archbench.experiments.objectives.diffusion.any_order import AnyOrder, AnyOrderConfig
+from archbench.experiments.objectives.diffusion.masked_diffusion import MaskedDiffusion, MaskedDiffusionConfig
+from archbench.experiments.objectives.diffusion.path_likelihood import PathLikelihood
+from archbench.experiments.objectives.diffusion.unmasking_schedule import (
+    DETERMINISTIC_ORDERS,
+    UnmaskingConfig,
+)
 from tests.experiments.objectives import toys
 from tests.experiments.objectives.diffusion import test_uniform_diffusion as uniform
 

@@ -11,12 +11,19 @@ import numpy as np
 import pytest
 import torch
 
-from experiments.objectives.decoding.sampling import GREEDY, SamplingConfig
-from experiments.objectives.diffusion.noise_schedules import NoiseConfig, inverse_weight, masked_fraction
-from experiments.objectives.diffusion.uniform_diffusion import UniformDiffusion, UniformDiffusionConfig
-from experiments.objectives.diffusion.unmasking_schedule import UnmaskingConfig
-from experiments.runtime.errors import ConfigError
-from experiments.tasks.recall.mqar import Recall, RecallConfig
+from archbench.experiments.objectives.decoding.sampling import GREEDY, SamplingConfig
+from archbench.experiments.objectives.diffusion.noise_schedules import (
+    NoiseConfig,
+    inverse_weight,
+    masked_fraction,
+)
+from archbench.experiments.objectives.diffusion.uniform_diffusion import (
+    UniformDiffusion,
+    UniformDiffusionConfig,
+)
+from archbench.experiments.objectives.diffusion.unmasking_schedule import UnmaskingConfig
+from archbench.experiments.runtime.errors import ConfigError
+from archbench.experiments.tasks.recall.mqar import Recall, RecallConfig
 from tests.experiments.objectives import toys
 
 TASK = toys.Symbols(2)

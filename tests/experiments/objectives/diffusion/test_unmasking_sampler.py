@@ -1,10 +1,10 @@
 import pytest
 import torch
 
-from experiments.objectives.decoding.sampling import GREEDY, SamplingConfig
-from experiments.objectives.diffusion.masked_diffusion import MaskedDiffusion, MaskedDiffusionConfig
-from experiments.objectives.language_modelling.masked_lm import MaskedLM, MaskedLMConfig
-from experiments.runtime.errors import ConfigError
+from archbench.experiments.objectives.decoding.sampling import GREEDY, SamplingConfig
+from archbench.experiments.objectives.diffusion.masked_diffusion import MaskedDiffusion, MaskedDiffusionConfig
+from archbench.experiments.objectives.language_modelling.masked_lm import MaskedLM, MaskedLMConfig
+from archbench.experiments.runtime.errors import ConfigError
 from tests.experiments.objectives import toys
 
 TASK = toys.Symbols(20)

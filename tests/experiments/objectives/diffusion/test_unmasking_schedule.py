@@ -6,17 +6,17 @@ import math
 import pytest
 import torch
 
-from experiments.objectives.decoding.sampling import GREEDY, SamplingConfig, draw
-from experiments.objectives.diffusion.masked_diffusion import MaskedDiffusion, MaskedDiffusionConfig
-from experiments.objectives.diffusion.noise_schedules import NoiseConfig, time_grid
-from experiments.objectives.diffusion.unmasking_schedule import (
+from archbench.experiments.objectives.decoding.sampling import GREEDY, SamplingConfig, draw
+from archbench.experiments.objectives.diffusion.masked_diffusion import MaskedDiffusion, MaskedDiffusionConfig
+from archbench.experiments.objectives.diffusion.noise_schedules import NoiseConfig, time_grid
+from archbench.experiments.objectives.diffusion.unmasking_schedule import (
     Unmasker,
     UnmaskingConfig,
     loop_grid,
     remasking_probabilities,
     sureness,
 )
-from experiments.runtime.errors import DataError
+from archbench.experiments.runtime.errors import DataError
 from tests.experiments.objectives import toys
 
 JOINT = toys.Joint()

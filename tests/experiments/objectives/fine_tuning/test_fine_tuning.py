@@ -9,24 +9,24 @@ import torch
 from seqeval import metrics
 from torch.nn import functional as F
 
-from experiments.objectives.fine_tuning.sentence_similarity import Similarity, SimilarityConfig
-from experiments.objectives.fine_tuning.sequence_classification import (
+from archbench.experiments.objectives.fine_tuning.sentence_similarity import Similarity, SimilarityConfig
+from archbench.experiments.objectives.fine_tuning.sequence_classification import (
     SequenceClassification,
     SequenceClassificationConfig,
 )
-from experiments.objectives.fine_tuning.token_classification import (
+from archbench.experiments.objectives.fine_tuning.token_classification import (
     TaggedPiece,
     TokenClassification,
     TokenClassificationConfig,
     joined_sentences,
 )
-from experiments.objectives.language_modelling.causal_lm import CausalLM
-from experiments.runtime.errors import DataError
-from experiments.tasks.recall.mqar import Recall
-from experiments.tasks.task import Batch
-from experiments.tasks.text.sentence_similarity import SentenceSimilarity
-from experiments.tasks.text.sequence_classification import Sentences
-from experiments.tasks.text.token_classification import Tags
+from archbench.experiments.objectives.language_modelling.causal_lm import CausalLM
+from archbench.experiments.runtime.errors import DataError
+from archbench.experiments.tasks.recall.mqar import Recall
+from archbench.experiments.tasks.task import Batch
+from archbench.experiments.tasks.text.sentence_similarity import SentenceSimilarity
+from archbench.experiments.tasks.text.sequence_classification import Sentences
+from archbench.experiments.tasks.text.token_classification import Tags
 from tests.experiments.objectives import toys
 
 NAMES = [*toys.CAUSAL, "encoder", "masked_diffusion"]

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file
 
-from experiments.runtime.errors import ConfigError
+from archbench.experiments.runtime.errors import ConfigError
 from tests.experiments import commands
 
 SMALL = (
@@ -110,7 +110,7 @@ def test_the_same_seed_gives_the_same_run_and_micro_batches_change_nothing(tmp_p
 
 def test_two_texts_cost_two_passes(tmp_path: Path) -> None:
     found = commands.settings(*SMALL, "objective=similarity", "task=similarity")
-    from experiments.run.plan import plan
+    from archbench.experiments.run.plan import plan
 
     planned = plan(found)
     model = planned.sizes.on_meta(found.backbone_class, planned.matched.config)

@@ -5,12 +5,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from architectures.backbone import Capabilities
-from architectures.decoding_state import DecodingState
-from experiments.objectives.decoding.beam_search import BeamConfig, beam_search
-from experiments.objectives.decoding.sampling import GREEDY, SamplingConfig, allowed_tokens
-from experiments.objectives.language_modelling.causal_lm import CausalLM, CausalLMConfig
-from experiments.tasks.recall.mqar import Recall, RecallConfig
+from archbench.architectures.backbone import Capabilities
+from archbench.architectures.decoding_state import DecodingState
+from archbench.experiments.objectives.decoding.beam_search import BeamConfig, beam_search
+from archbench.experiments.objectives.decoding.sampling import GREEDY, SamplingConfig, allowed_tokens
+from archbench.experiments.objectives.language_modelling.causal_lm import CausalLM, CausalLMConfig
+from archbench.experiments.tasks.recall.mqar import Recall, RecallConfig
 from tests.experiments.objectives import toys
 
 TASK = toys.Symbols(20)

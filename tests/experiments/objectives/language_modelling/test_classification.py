@@ -4,16 +4,19 @@ from typing import ClassVar
 import pytest
 import torch
 
-from architectures.backbone import Output
-from experiments.objectives.decoding.sampling import GREEDY
-from experiments.objectives.language_modelling.causal_lm import CausalLM
-from experiments.objectives.language_modelling.classification import Classification, ClassificationConfig
-from experiments.objectives.objective import Objective
-from experiments.runtime.errors import ConfigError, DataError
-from experiments.tasks.long_range.listops import ListOps, ListOpsConfig
-from experiments.tasks.recall.mqar import Recall
-from experiments.tasks.task import Batch
-from experiments.tasks.text.text import Text
+from archbench.architectures.backbone import Output
+from archbench.experiments.objectives.decoding.sampling import GREEDY
+from archbench.experiments.objectives.language_modelling.causal_lm import CausalLM
+from archbench.experiments.objectives.language_modelling.classification import (
+    Classification,
+    ClassificationConfig,
+)
+from archbench.experiments.objectives.objective import Objective
+from archbench.experiments.runtime.errors import ConfigError, DataError
+from archbench.experiments.tasks.long_range.listops import ListOps, ListOpsConfig
+from archbench.experiments.tasks.recall.mqar import Recall
+from archbench.experiments.tasks.task import Batch
+from archbench.experiments.tasks.text.text import Text
 from tests.experiments.objectives import toys
 
 LABELS = [3, 7, 11]

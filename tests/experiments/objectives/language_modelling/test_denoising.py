@@ -4,14 +4,14 @@ from collections import Counter
 import pytest
 import torch
 
-from experiments.objectives.language_modelling.denoising import (
+from archbench.experiments.objectives.language_modelling.denoising import (
     Denoising,
     DenoisingConfig,
     infill,
     shuffled,
     span_lengths,
 )
-from experiments.tasks.recall.mqar import Recall, RecallConfig
+from archbench.experiments.tasks.recall.mqar import Recall, RecallConfig
 from tests.experiments.objectives import toys
 
 TASK = toys.Symbols(20)

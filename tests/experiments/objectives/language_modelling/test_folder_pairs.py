@@ -6,10 +6,10 @@ import pytest
 import torch
 import transformers as hf
 
-from architectures.pretrained import load_folder
-from experiments.data.tokenizers.tokenizer import TokenizerConfig
-from experiments.objectives.language_modelling.seq2seq import Seq2Seq, Seq2SeqConfig
-from experiments.tasks.text.text_pairs import Pairs, PairsConfig
+from archbench.architectures.pretrained import load_folder
+from archbench.experiments.data.tokenizers.tokenizer import TokenizerConfig
+from archbench.experiments.objectives.language_modelling.seq2seq import Seq2Seq, Seq2SeqConfig
+from archbench.experiments.tasks.text.text_pairs import Pairs, PairsConfig
 from tests.architectures.pretrained.folders import EAGER, make_folder
 
 

@@ -4,9 +4,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from architectures.backbones.encoder import Encoder, EncoderConfig
-from experiments.objectives.language_modelling.masked_lm import MaskedLM, MaskedLMConfig
-from experiments.tasks.recall.mqar import Recall, RecallConfig
+from archbench.architectures.backbones.encoder import Encoder, EncoderConfig
+from archbench.experiments.objectives.language_modelling.masked_lm import MaskedLM, MaskedLMConfig
+from archbench.experiments.tasks.recall.mqar import Recall, RecallConfig
 from tests.experiments.objectives import toys
 
 JOINT = toys.Joint()

@@ -7,15 +7,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from architectures.backbone import Backbone
-from architectures.pretrained.export import save_folder
-from architectures.pretrained.folder import load_folder
-from experiments.data.tokenizers.tokenizer import ByteTokenizer, TokenizerConfig
-from experiments.objectives.language_modelling.causal_lm import CausalLM, CausalLMConfig
-from experiments.objectives.language_modelling.multi_token import MultiToken, MultiTokenConfig
-from experiments.objectives.objective import View
-from experiments.run.load_model import Prompts
-from experiments.run.size_solver import Sizes, training_flops_per_token
+from archbench.architectures.backbone import Backbone
+from archbench.architectures.pretrained.export import save_folder
+from archbench.architectures.pretrained.folder import load_folder
+from archbench.experiments.data.tokenizers.tokenizer import ByteTokenizer, TokenizerConfig
+from archbench.experiments.objectives.language_modelling.causal_lm import CausalLM, CausalLMConfig
+from archbench.experiments.objectives.language_modelling.multi_token import MultiToken, MultiTokenConfig
+from archbench.experiments.objectives.objective import View
+from archbench.experiments.run.load_model import Prompts
+from archbench.experiments.run.size_solver import Sizes, training_flops_per_token
 from tests.experiments.objectives import toys
 
 TASK = toys.Symbols(20)

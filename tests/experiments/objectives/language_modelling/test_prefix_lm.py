@@ -4,14 +4,14 @@ import math
 import pytest
 import torch
 
-from experiments.objectives.language_modelling.prefix_lm import (
+from archbench.experiments.objectives.language_modelling.prefix_lm import (
     CausalPrefixLM,
     PrefixLM,
     PrefixLMConfig,
     suffix_mask,
 )
-from experiments.runtime.errors import DataError
-from experiments.tasks.recall.mqar import Recall, RecallConfig
+from archbench.experiments.runtime.errors import DataError
+from archbench.experiments.tasks.recall.mqar import Recall, RecallConfig
 from tests.experiments.objectives import toys
 
 TASK = toys.Symbols(20)

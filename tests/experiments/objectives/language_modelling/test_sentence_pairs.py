@@ -4,11 +4,14 @@ from dataclasses import replace
 import pytest
 import torch
 
-from experiments.objectives.language_modelling.masked_lm import MaskedLM, MaskedLMConfig
-from experiments.objectives.language_modelling.sentence_pairs import SentencePairs, SentencePairsConfig
-from experiments.tasks.recall.mqar import Recall
-from experiments.tasks.task import Task
-from experiments.tasks.text.text import Text
+from archbench.experiments.objectives.language_modelling.masked_lm import MaskedLM, MaskedLMConfig
+from archbench.experiments.objectives.language_modelling.sentence_pairs import (
+    SentencePairs,
+    SentencePairsConfig,
+)
+from archbench.experiments.tasks.recall.mqar import Recall
+from archbench.experiments.tasks.task import Task
+from archbench.experiments.tasks.text.text import Text
 from tests.experiments.objectives import toys
 
 WINDOWS, LENGTH = 50, 24
@@ -190,8 +193,8 @@ def test_the_question_is_learned(question):
 
 
 def test_segments_reach_a_backbone_that_has_a_table_of_them():
-    from architectures.backbones.encoder import Encoder, EncoderConfig
-    from architectures.layers.embedding import EmbeddingConfig
+    from archbench.architectures.backbones.encoder import Encoder, EncoderConfig
+    from archbench.architectures.layers.embedding import EmbeddingConfig
 
     pairing = objective()
     view = pairing.view(TASK.batch("train", 0, 0, 4), torch.Generator().manual_seed(0))

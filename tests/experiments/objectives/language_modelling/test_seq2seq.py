@@ -3,11 +3,11 @@ import math
 import pytest
 import torch
 
-from architectures.backbone import Backbone, BackboneConfig, Flops, Output
-from architectures.decoding_state import DecodingState
-from experiments.evaluation.measure import measure
-from experiments.objectives.language_modelling.seq2seq import CausalSeq2Seq, Seq2Seq, Seq2SeqConfig
-from experiments.tasks.text.text_pairs import Pairs, PairsConfig
+from archbench.architectures.backbone import Backbone, BackboneConfig, Flops, Output
+from archbench.architectures.decoding_state import DecodingState
+from archbench.experiments.evaluation.measure import measure
+from archbench.experiments.objectives.language_modelling.seq2seq import CausalSeq2Seq, Seq2Seq, Seq2SeqConfig
+from archbench.experiments.tasks.text.text_pairs import Pairs, PairsConfig
 from tests.experiments.objectives import toys
 
 TASK = Pairs(PairsConfig(max_source=60, max_target=60))

@@ -4,9 +4,9 @@ from collections import Counter
 import pytest
 import torch
 
-from experiments.objectives.decoding.beam_search import BeamConfig, beam_search
-from experiments.objectives.decoding.sampling import GREEDY, SamplingConfig
-from experiments.objectives.language_modelling.span_corruption import (
+from archbench.experiments.objectives.decoding.beam_search import BeamConfig, beam_search
+from archbench.experiments.objectives.decoding.sampling import GREEDY, SamplingConfig
+from archbench.experiments.objectives.language_modelling.span_corruption import (
     SpanCorruption,
     SpanCorruptionConfig,
     full_window,
@@ -14,8 +14,8 @@ from experiments.objectives.language_modelling.span_corruption import (
     random_parts,
     span_counts,
 )
-from experiments.runtime.errors import ConfigError, DataError
-from experiments.tasks.recall.mqar import Recall, RecallConfig
+from archbench.experiments.runtime.errors import ConfigError, DataError
+from archbench.experiments.tasks.recall.mqar import Recall, RecallConfig
 from tests.experiments.objectives import toys
 
 TASK = toys.Symbols(20, num_sentinels=100)

@@ -3,11 +3,17 @@ from collections import Counter
 import pytest
 import torch
 
-from experiments.objectives.language_modelling.prefix_lm import PrefixLM, PrefixLMConfig
-from experiments.objectives.language_modelling.span_corruption import noise_mask, span_counts
-from experiments.objectives.language_modelling.ul2 import DENOISERS, UL2, Denoiser, UL2Config, cut_mask
-from experiments.runtime.errors import ConfigError
-from experiments.tasks.recall.mqar import Recall, RecallConfig
+from archbench.experiments.objectives.language_modelling.prefix_lm import PrefixLM, PrefixLMConfig
+from archbench.experiments.objectives.language_modelling.span_corruption import noise_mask, span_counts
+from archbench.experiments.objectives.language_modelling.ul2 import (
+    DENOISERS,
+    UL2,
+    Denoiser,
+    UL2Config,
+    cut_mask,
+)
+from archbench.experiments.runtime.errors import ConfigError
+from archbench.experiments.tasks.recall.mqar import Recall, RecallConfig
 from tests.experiments.objectives import toys
 
 

@@ -6,10 +6,10 @@ import dataclasses
 
 import pytest
 
-from experiments.run.estimate.resources import START_SECONDS, Resources, estimate
-from experiments.run.estimate.stand_in import with_stand_in
-from experiments.run.plan import plan
-from experiments.simulate.step import simulate
+from archbench.experiments.run.estimate.resources import START_SECONDS, Resources, estimate
+from archbench.experiments.run.estimate.stand_in import with_stand_in
+from archbench.experiments.run.plan import plan
+from archbench.experiments.simulate.step import simulate
 from tests.experiments import commands
 from tests.tiers import fast_only
 

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from experiments.data.counter_rng import ExampleRNG
-from experiments.tasks.formal import context_free, context_sensitive, regular
-from experiments.tasks.formal.base import Language, LanguageConfig
-from experiments.tasks.formal.context_free import expressions
+from archbench.experiments.data.counter_rng import ExampleRNG
+from archbench.experiments.tasks.formal import context_free, context_sensitive, regular
+from archbench.experiments.tasks.formal.base import Language, LanguageConfig
+from archbench.experiments.tasks.formal.context_free import expressions
 
 LANGUAGES = [
     found

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from architectures.backbone import Backbone, BackboneConfig, Capabilities, Flops, Output
-from experiments.evaluation.measure import measure
-from experiments.objectives.language_modelling.causal_lm import CausalLM, CausalLMConfig
-from experiments.tasks.formal.lano import Lano, LanoConfig
+from archbench.architectures.backbone import Backbone, BackboneConfig, Capabilities, Flops, Output
+from archbench.experiments.evaluation.measure import measure
+from archbench.experiments.objectives.language_modelling.causal_lm import CausalLM, CausalLMConfig
+from archbench.experiments.tasks.formal.lano import Lano, LanoConfig
 
 SMALL = {"depth": 2, "sequence_length": 20, "prompt_length": 2}
 

@@ -6,8 +6,8 @@ from itertools import product
 import numpy as np
 import pytest
 
-from experiments.data.counter_rng import ExampleRNG
-from experiments.tasks.formal.layered_grammar import END, LayeredGrammar, random_grammar
+from archbench.experiments.data.counter_rng import ExampleRNG
+from archbench.experiments.tasks.formal.layered_grammar import END, LayeredGrammar, random_grammar
 
 BY_HAND = LayeredGrammar(
     levels=[[[(0, 1), (1, 1, 0)]], [[(0, 0), (0, 1)], [(1, 0), (0, 0, 0)]]], num_terminals=2

@@ -5,7 +5,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from experiments.tasks.formal.mano import Mano, ManoConfig, value_probabilities
+from archbench.experiments.tasks.formal.mano import Mano, ManoConfig, value_probabilities
 
 LONGER = {"sequence_length": 16, "max_operations": 4, "modulus": 11}
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from experiments.tasks.formal.ngrams import ngram_bits
+from archbench.experiments.tasks.formal.ngrams import ngram_bits
 
 
 def test_bits_by_hand() -> None:

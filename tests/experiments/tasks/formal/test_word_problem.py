@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import torch
 
-from experiments.tasks.formal.word_problem import (
+from archbench.experiments.tasks.formal.word_problem import (
     WordProblem,
     WordProblemConfig,
     elements,

@@ -7,8 +7,8 @@ import pytest
 import torch
 from PIL import Image
 
-from experiments.runtime.errors import DataError
-from experiments.tasks.long_range.images import Images, ImagesConfig
+from archbench.experiments.runtime.errors import DataError
+from archbench.experiments.tasks.long_range.images import Images, ImagesConfig
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from experiments.tasks.long_range.listops import SYMBOLS, ListOps, ListOpsConfig, evaluate
+from archbench.experiments.tasks.long_range.listops import SYMBOLS, ListOps, ListOpsConfig, evaluate
 
 NANO = {"sequence_length": 48, "min_length": 8, "max_depth": 4, "max_args": 5}
 IDS = {symbol: number for number, symbol in enumerate(SYMBOLS)}

@@ -8,9 +8,9 @@ import pytest
 import torch
 from scipy import ndimage
 
-from experiments.tasks.long_range.pathfinder import Pathfinder, PathfinderConfig, dots
-from experiments.tasks.long_range.pathfinder_curves import Curves
-from experiments.tasks.long_range.pathfinder_drawing import draw
+from archbench.experiments.tasks.long_range.pathfinder import Pathfinder, PathfinderConfig, dots
+from archbench.experiments.tasks.long_range.pathfinder_curves import Curves
+from archbench.experiments.tasks.long_range.pathfinder_drawing import draw
 
 NANO = {
     "size": 16,
@@ -115,8 +115,8 @@ def test_curves_keep_apart_and_turn_by_less_than_a_right_angle(task):
 
 
 def test_the_distance_of_the_dots_says_little_unless_curves_are_short(task, monkeypatch):
-    monkeypatch.setattr("experiments.tasks.long_range.pathfinder._FIT", 64)
-    monkeypatch.setattr("experiments.tasks.long_range.pathfinder._SCORED", 64)
+    monkeypatch.setattr("archbench.experiments.tasks.long_range.pathfinder._FIT", 64)
+    monkeypatch.setattr("archbench.experiments.tasks.long_range.pathfinder._SCORED", 64)
     found = {reference.name: reference.value for reference in task.references()}
     assert found["chance"] == 0.5
     assert abs(found["distance of the dots"] - 0.5) < 4 * math.sqrt(0.25 / 64)

@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 import torch
 
-from experiments.data.corpus import CorpusConfig, documents
-from experiments.runtime.errors import DataError
-from experiments.tasks.long_range.same_document import (
+from archbench.experiments.data.corpus import CorpusConfig, documents
+from archbench.experiments.runtime.errors import DataError
+from archbench.experiments.tasks.long_range.same_document import (
     ONE_DOCUMENT,
     SEPARATOR,
     TWO_DOCUMENTS,

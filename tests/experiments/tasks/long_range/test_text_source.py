@@ -2,9 +2,9 @@ import numpy as np
 import pytest
 import torch
 
-from experiments.data.corpus import CorpusConfig, documents
-from experiments.runtime.errors import DataError
-from experiments.tasks.long_range.text_source import TextSource, TextSourceConfig
+from archbench.experiments.data.corpus import CorpusConfig, documents
+from archbench.experiments.runtime.errors import DataError
+from archbench.experiments.tasks.long_range.text_source import TextSource, TextSourceConfig
 from tests import ROOT
 
 CONF = ROOT / "conf" / "task"

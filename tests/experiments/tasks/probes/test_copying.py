@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from experiments.tasks.probes.copying import Copying, CopyingConfig
+from archbench.experiments.tasks.probes.copying import Copying, CopyingConfig
 from tests import ROOT
 
 CONF = ROOT / "conf" / "task"

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from experiments.tasks.probes.induction import Induction, InductionConfig
+from archbench.experiments.tasks.probes.induction import Induction, InductionConfig
 from tests import ROOT
 
 CONF = ROOT / "conf" / "task"

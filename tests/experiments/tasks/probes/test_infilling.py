@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from experiments.tasks.probes.infilling import Infilling, InfillingConfig
+from archbench.experiments.tasks.probes.infilling import Infilling, InfillingConfig
 from tests import ROOT
 
 CONF = ROOT / "conf" / "task"

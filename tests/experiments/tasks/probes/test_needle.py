@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 import torch
 
-from experiments.runtime.errors import DataError
-from experiments.tasks.probes.needle import KINDS, Needle, NeedleConfig
-from experiments.tasks.text.text import Text, TextConfig
+from archbench.experiments.runtime.errors import DataError
+from archbench.experiments.tasks.probes.needle import KINDS, Needle, NeedleConfig
+from archbench.experiments.tasks.text.text import Text, TextConfig
 from tests import ROOT
 
 LENGTH = 900

@@ -7,12 +7,12 @@ import pytest
 import torch
 from omegaconf import DictConfig, OmegaConf
 
-from experiments.config import CONF
-from experiments.config.structured import component, load_class
-from experiments.objectives.objective import Objective
-from experiments.tasks.__main__ import check_task
-from experiments.tasks.probes.probe import Probe
-from experiments.tasks.task import Task
+from archbench.experiments.config import CONF
+from archbench.experiments.config.structured import component, load_class
+from archbench.experiments.objectives.objective import Objective
+from archbench.experiments.tasks.__main__ import check_task
+from archbench.experiments.tasks.probes.probe import Probe
+from archbench.experiments.tasks.task import Task
 
 
 def settings_of(name: str) -> DictConfig:

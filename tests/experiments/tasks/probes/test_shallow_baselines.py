@@ -5,15 +5,15 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from experiments.data.counter_rng import ExampleRNG
-from experiments.data.tokenizers.vocabulary import Vocabulary
-from experiments.tasks.formal.base import LanguageConfig
-from experiments.tasks.formal.context_free import ReverseString
-from experiments.tasks.formal.regular import EvenPairs, ParityCheck
-from experiments.tasks.probes.probe import GeneratedConfig, Probe, batch_of
-from experiments.tasks.probes.shallow_baselines import Answers, best_reference, shallow_scores
-from experiments.tasks.recall.memorization import Memorization, MemorizationConfig
-from experiments.tasks.recall.mqar import Recall, RecallConfig
+from archbench.experiments.data.counter_rng import ExampleRNG
+from archbench.experiments.data.tokenizers.vocabulary import Vocabulary
+from archbench.experiments.tasks.formal.base import LanguageConfig
+from archbench.experiments.tasks.formal.context_free import ReverseString
+from archbench.experiments.tasks.formal.regular import EvenPairs, ParityCheck
+from archbench.experiments.tasks.probes.probe import GeneratedConfig, Probe, batch_of
+from archbench.experiments.tasks.probes.shallow_baselines import Answers, best_reference, shallow_scores
+from archbench.experiments.tasks.recall.memorization import Memorization, MemorizationConfig
+from archbench.experiments.tasks.recall.mqar import Recall, RecallConfig
 
 
 @dataclass(frozen=True, kw_only=True)

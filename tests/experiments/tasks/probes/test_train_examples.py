@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 import torch
 
-from experiments.tasks.formal.base import LanguageConfig
-from experiments.tasks.formal.regular import EvenPairs
-from experiments.tasks.probes import probe
-from experiments.tasks.probes.probe import example_keys
-from experiments.tasks.recall.memorization import Memorization, MemorizationConfig
-from experiments.tasks.recall.mqar import Recall, RecallConfig
-from experiments.training.trainer import BatchPrefetcher
+from archbench.experiments.tasks.formal.base import LanguageConfig
+from archbench.experiments.tasks.formal.regular import EvenPairs
+from archbench.experiments.tasks.probes import probe
+from archbench.experiments.tasks.probes.probe import example_keys
+from archbench.experiments.tasks.recall.memorization import Memorization, MemorizationConfig
+from archbench.experiments.tasks.recall.mqar import Recall, RecallConfig
+from archbench.experiments.training.trainer import BatchPrefetcher
 from tests.experiments import commands
 from tests.experiments.tasks.probes.test_probes import PROBES
 

@@ -4,8 +4,8 @@ import networkx as nx
 import numpy as np
 import pytest
 
-from experiments.data.counter_rng import ExampleRNG
-from experiments.tasks.recall.brevo import Brevo, BrevoConfig, parents
+from archbench.experiments.data.counter_rng import ExampleRNG
+from archbench.experiments.tasks.recall.brevo import Brevo, BrevoConfig, parents
 
 LARGER = {"sequence_length": 64, "num_nodes": 9, "num_symbols": 16}
 

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 import torch
 
-from architectures.backbone import Backbone, BackboneConfig, Capabilities, Flops, Output, Parameters
-from experiments.evaluation.measure import measure, stored_bits
-from experiments.objectives.language_modelling.causal_lm import CausalLM, CausalLMConfig
-from experiments.objectives.language_modelling.masked_lm import MaskedLM, MaskedLMConfig
-from experiments.objectives.objective import Objective, Score
-from experiments.tasks.recall.capo import Capo, CapoConfig
-from experiments.tasks.task import Facts
+from archbench.architectures.backbone import Backbone, BackboneConfig, Capabilities, Flops, Output, Parameters
+from archbench.experiments.evaluation.measure import measure, stored_bits
+from archbench.experiments.objectives.language_modelling.causal_lm import CausalLM, CausalLMConfig
+from archbench.experiments.objectives.language_modelling.masked_lm import MaskedLM, MaskedLMConfig
+from archbench.experiments.objectives.objective import Objective, Score
+from archbench.experiments.tasks.recall.capo import Capo, CapoConfig
+from archbench.experiments.tasks.task import Facts
 
 SMALL = {"num_names": 50, "num_attributes": 3, "num_values": 16, "name_length": 2, "num_symbols": 10}
 

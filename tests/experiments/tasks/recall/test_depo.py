@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from experiments.tasks.recall.depo import SMALLEST, Depo, DepoConfig
+from archbench.experiments.tasks.recall.depo import SMALLEST, Depo, DepoConfig
 
 LARGER = {"sequence_length": 40, "num_nodes": 12, "max_hops": 4, "num_symbols": 32}
 

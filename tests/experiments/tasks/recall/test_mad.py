@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from experiments.tasks.recall.fuzzy_recall import FuzzyRecall, FuzzyRecallConfig
-from experiments.tasks.recall.in_context_recall import InContextRecall, InContextRecallConfig
-from experiments.tasks.recall.memorization import Memorization, MemorizationConfig
+from archbench.experiments.tasks.recall.fuzzy_recall import FuzzyRecall, FuzzyRecallConfig
+from archbench.experiments.tasks.recall.in_context_recall import InContextRecall, InContextRecallConfig
+from archbench.experiments.tasks.recall.memorization import Memorization, MemorizationConfig
 
 
 def test_in_context_recall_by_hand() -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from experiments.tasks.recall.mqar import Recall, RecallConfig
+from archbench.experiments.tasks.recall.mqar import Recall, RecallConfig
 from tests import ROOT
 
 CONF = ROOT / "conf" / "task"

@@ -4,9 +4,12 @@ import numpy as np
 import pytest
 import torch
 
-from experiments.tasks.recall.chained_recall import ChainedRecall, ChainedRecallConfig
-from experiments.tasks.recall.compositional_recall import CompositionalRecall, CompositionalRecallConfig
-from experiments.tasks.recall.forgetting_recall import ForgettingRecall, ForgettingRecallConfig
+from archbench.experiments.tasks.recall.chained_recall import ChainedRecall, ChainedRecallConfig
+from archbench.experiments.tasks.recall.compositional_recall import (
+    CompositionalRecall,
+    CompositionalRecallConfig,
+)
+from archbench.experiments.tasks.recall.forgetting_recall import ForgettingRecall, ForgettingRecallConfig
 
 
 def test_an_updated_key_has_its_newest_value_by_hand() -> None:

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from experiments.tasks.recall.ngram_lookup import NgramLookup, NgramLookupConfig
-from experiments.tasks.recall.phone_book import PhoneBook, PhoneBookConfig
+from archbench.experiments.tasks.recall.ngram_lookup import NgramLookup, NgramLookupConfig
+from archbench.experiments.tasks.recall.phone_book import PhoneBook, PhoneBookConfig
 
 
 def letters(text: str) -> list[int]:

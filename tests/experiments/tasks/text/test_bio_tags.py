@@ -1,6 +1,6 @@
 import pytest
 
-from experiments.tasks.text.token_classification import entities, is_entity_scheme
+from archbench.experiments.tasks.text.token_classification import entities, is_entity_scheme
 
 
 @pytest.mark.parametrize(

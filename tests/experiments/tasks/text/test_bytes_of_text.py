@@ -9,19 +9,19 @@ import pytest
 from tokenizers import Tokenizer as HFTokenizer
 from tokenizers import models, pre_tokenizers
 
-from experiments.data.corpus import SPLITS
-from experiments.data.preparation.merge import merge
-from experiments.data.preparation.plan import begin
-from experiments.data.preparation.processes import make_parts
-from experiments.data.token_file import open_token_file
-from experiments.data.token_stream import xz_bits_per_byte
-from experiments.data.tokenizers.tokenizer import TokenizerConfig
-from experiments.evaluation.measure import measure
-from experiments.evaluation.perplexity import text_rates
-from experiments.objectives.language_modelling.causal_lm import CausalLM, CausalLMConfig
-from experiments.runtime.errors import DataError
-from experiments.tasks.text.text import Text, TextConfig
-from experiments.tasks.text.text_pairs import Pairs, PairsConfig
+from archbench.experiments.data.corpus import SPLITS
+from archbench.experiments.data.preparation.merge import merge
+from archbench.experiments.data.preparation.plan import begin
+from archbench.experiments.data.preparation.processes import make_parts
+from archbench.experiments.data.token_file import open_token_file
+from archbench.experiments.data.token_stream import xz_bits_per_byte
+from archbench.experiments.data.tokenizers.tokenizer import TokenizerConfig
+from archbench.experiments.evaluation.measure import measure
+from archbench.experiments.evaluation.perplexity import text_rates
+from archbench.experiments.objectives.language_modelling.causal_lm import CausalLM, CausalLMConfig
+from archbench.experiments.runtime.errors import DataError
+from archbench.experiments.tasks.text.text import Text, TextConfig
+from archbench.experiments.tasks.text.text_pairs import Pairs, PairsConfig
 from tests.experiments.data.preparation.conftest import corpus, dataset  # noqa: F401 -- a fixture
 from tests.experiments.data.tokenizers.test_folder_tokenizer import (
     byte_level,
@@ -93,7 +93,7 @@ def test_scores_references_and_rates_are_of_the_bytes_of_the_text(kind: str, tmp
 
 
 def test_passages_of_training_text_keep_their_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("experiments.data.token_stream.PASSAGE", 16)
+    monkeypatch.setattr("archbench.experiments.data.token_stream.PASSAGE", 16)
     text = "".join(TEXTS["train"]).encode()
     parts = {}
     for limit in (70, 10_000):

@@ -9,19 +9,19 @@ import numpy as np
 import pytest
 import torch
 
-from experiments.data.tokenizers.tokenizer import TokenizerConfig
-from experiments.evaluation.measure import first_examples, measure
-from experiments.objectives.fine_tuning.token_classification import (
+from archbench.experiments.data.tokenizers.tokenizer import TokenizerConfig
+from archbench.experiments.evaluation.measure import first_examples, measure
+from archbench.experiments.objectives.fine_tuning.token_classification import (
     TaggedPiece,
     TokenClassification,
     TokenClassificationConfig,
     joined_sentences,
 )
-from experiments.runtime.errors import DataError
-from experiments.tasks.text.base import cut_longer
-from experiments.tasks.text.sentence_similarity import SentenceSimilarity, SentenceSimilarityConfig
-from experiments.tasks.text.sequence_classification import Sentences, SentencesConfig
-from experiments.tasks.text.token_classification import Tags, TagsConfig, entities
+from archbench.experiments.runtime.errors import DataError
+from archbench.experiments.tasks.text.base import cut_longer
+from archbench.experiments.tasks.text.sentence_similarity import SentenceSimilarity, SentenceSimilarityConfig
+from archbench.experiments.tasks.text.sequence_classification import Sentences, SentencesConfig
+from archbench.experiments.tasks.text.token_classification import Tags, TagsConfig, entities
 from tests import ROOT
 from tests.experiments.data.tokenizers.test_folder_tokenizer import word_piece
 from tests.experiments.objectives import toys
@@ -109,7 +109,7 @@ def test_texts_stand_between_special_tokens_and_padding_on_the_right(made, name)
 def test_paragraphs_are_of_the_class_they_are_said_to_be(made):
     task = made["sentences"]
     assert task.classes == ["library", "reference"]
-    from experiments.data.corpus import CorpusConfig, documents
+    from archbench.experiments.data.corpus import CorpusConfig, documents
 
     for name in task.classes:
         corpus = {"train": "", "validation": "", "test": ""}
@@ -321,9 +321,9 @@ def test_a_large_split_of_tags_is_cut_after_a_sentence(tmp_path, monkeypatch):
     sentences = [words.sentence for words in task.batch("test", 0, 0, task.num_examples("test")).words]
     ends = [i + 1 for i, (a, b) in enumerate(zip(sentences, [*sentences[1:], -1], strict=True)) if a != b]
     assert task.sample_ends("test").tolist() == ends
-    monkeypatch.setattr("experiments.evaluation.measure.WHOLE_SPLIT_TOKENS", 0)
+    monkeypatch.setattr("archbench.experiments.evaluation.measure.WHOLE_SPLIT_TOKENS", 0)
     for most in range(1, 30):
-        monkeypatch.setattr("experiments.evaluation.measure.MOST_EXAMPLES", most)
+        monkeypatch.setattr("archbench.experiments.evaluation.measure.MOST_EXAMPLES", most)
         expected = next((end for end in ends if end >= most), ends[-1])
         assert first_examples(task, "test", None) == expected
 

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from experiments.config.structured import typed
-from experiments.data.tokenizers.tokenizer import TokenizerConfig
-from experiments.runtime.errors import DataError
-from experiments.tasks.text.text import Text, TextConfig
+from archbench.experiments.config.structured import typed
+from archbench.experiments.data.tokenizers.tokenizer import TokenizerConfig
+from archbench.experiments.runtime.errors import DataError
+from archbench.experiments.tasks.text.text import Text, TextConfig
 from tests import ROOT
 
 CONF = ROOT / "conf" / "task"
@@ -264,7 +264,7 @@ def test_words_are_those_of_the_split_or_of_the_published_one(folder, tmp_path):
 
 def test_words_are_counted_alike_in_pieces(folder, text, monkeypatch):
     whole = [text.words_per_byte(split) for split in ("train", "test")]
-    monkeypatch.setattr("experiments.tasks.text.text._CHUNK", 7)
+    monkeypatch.setattr("archbench.experiments.tasks.text.text._CHUNK", 7)
     assert [text.words_per_byte(split) for split in ("train", "test")] == whole
 
 

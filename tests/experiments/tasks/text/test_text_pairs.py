@@ -7,9 +7,9 @@ import pyarrow.parquet
 import pytest
 import torch
 
-from experiments.data.tokenizers.tokenizer import TokenizerConfig
-from experiments.runtime.errors import DataError
-from experiments.tasks.text.text_pairs import Pairs, PairsConfig
+from archbench.experiments.data.tokenizers.tokenizer import TokenizerConfig
+from archbench.experiments.runtime.errors import DataError
+from archbench.experiments.tasks.text.text_pairs import Pairs, PairsConfig
 
 
 def numbered(count, name="pair"):

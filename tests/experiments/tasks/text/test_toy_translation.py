@@ -1,6 +1,13 @@
 import numpy as np
 
-from experiments.tasks.text.toy_translation import ADVERBS, NOUNS, VERBS, NounPhrase, Phrase, phrases
+from archbench.experiments.tasks.text.toy_translation import (
+    ADVERBS,
+    NOUNS,
+    VERBS,
+    NounPhrase,
+    Phrase,
+    phrases,
+)
 
 NOUN = {noun.singular: noun for noun in NOUNS}
 VERB = {verb.singular: verb for verb in VERBS}

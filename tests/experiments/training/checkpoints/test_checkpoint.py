@@ -11,9 +11,9 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
-from experiments.runtime.errors import CheckpointError, LockedError
-from experiments.training.checkpoints import checkpoint
-from experiments.training.checkpoints.checkpoint_policy import CheckpointSaver
+from archbench.experiments.runtime.errors import CheckpointError, LockedError
+from archbench.experiments.training.checkpoints import checkpoint
+from archbench.experiments.training.checkpoints.checkpoint_policy import CheckpointSaver
 from tests.experiments import commands
 
 

@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from experiments.training.checkpoints.train_state import TrainState
+from archbench.experiments.training.checkpoints.train_state import TrainState
 
 
 def test_a_logged_loss_is_the_mean_of_the_steps_that_were_taken() -> None:

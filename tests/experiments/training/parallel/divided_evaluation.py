@@ -13,17 +13,17 @@ from typing import Any
 
 import torch
 
-from architectures.backbone import Backbone
-from experiments.evaluation.measure import measure
-from experiments.evaluation.shard import ALONE, EvaluationShard
-from experiments.objectives.decoding.sampling import SamplingConfig
-from experiments.objectives.objective import Objective
-from experiments.run.plan import plan
-from experiments.run.run import build, build_model
-from experiments.runtime.device import inference
-from experiments.training.parallel import collectives
-from experiments.training.parallel.collectives import is_dtensor
-from experiments.training.parallel.device_mesh import make_parallel_dims
+from archbench.architectures.backbone import Backbone
+from archbench.experiments.evaluation.measure import measure
+from archbench.experiments.evaluation.shard import ALONE, EvaluationShard
+from archbench.experiments.objectives.decoding.sampling import SamplingConfig
+from archbench.experiments.objectives.objective import Objective
+from archbench.experiments.run.plan import plan
+from archbench.experiments.run.run import build, build_model
+from archbench.experiments.runtime.device import inference
+from archbench.experiments.training.parallel import collectives
+from archbench.experiments.training.parallel.collectives import is_dtensor
+from archbench.experiments.training.parallel.device_mesh import make_parallel_dims
 from tests.experiments import commands
 
 PROMPTS = ([3, 5, 4], [6, 3])

@@ -14,15 +14,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from architectures.backbone import Backbone
-from experiments.run.plan import plan
-from experiments.run.run import build, build_model
-from experiments.runtime.errors import ConfigError
-from experiments.training.parallel import collectives
-from experiments.training.parallel.collectives import is_dtensor
-from experiments.training.parallel.device_mesh import make_parallel_dims
-from experiments.training.parallel.initial_shards import DividedStart
-from experiments.training.parallel.strategy import ATTRIBUTES
+from archbench.architectures.backbone import Backbone
+from archbench.experiments.run.plan import plan
+from archbench.experiments.run.run import build, build_model
+from archbench.experiments.runtime.errors import ConfigError
+from archbench.experiments.training.parallel import collectives
+from archbench.experiments.training.parallel.collectives import is_dtensor
+from archbench.experiments.training.parallel.device_mesh import make_parallel_dims
+from archbench.experiments.training.parallel.initial_shards import DividedStart
+from archbench.experiments.training.parallel.strategy import ATTRIBUTES
 from tests.experiments import commands
 
 

@@ -16,7 +16,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
-from experiments.training.parallel import collectives, sharded_files
+from archbench.experiments.training.parallel import collectives, sharded_files
 from tests.experiments.training.parallel.initial_weights import whole
 
 

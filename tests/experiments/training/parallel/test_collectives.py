@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from experiments.runtime.errors import CheckpointError, ConfigError
-from experiments.training.parallel import collectives
+from archbench.experiments.runtime.errors import CheckpointError, ConfigError
+from archbench.experiments.training.parallel import collectives
 from tests.faults.children import in_children
 
 

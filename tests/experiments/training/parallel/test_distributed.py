@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 
-from experiments.training.checkpoints.stored_state import whole_tensors
+from archbench.experiments.training.checkpoints.stored_state import whole_tensors
 from tests.experiments import commands
 from tests.experiments.training.parallel.together import (
     STEPS,

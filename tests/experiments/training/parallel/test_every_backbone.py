@@ -13,15 +13,15 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 
-from architectures import mixers
-from experiments.objectives.objective import View
-from experiments.run.plan import Plan, plan
-from experiments.run.run import build
-from experiments.run.settings import Settings
-from experiments.runtime.errors import ConfigError
-from experiments.training.parallel.collectives import is_dtensor
-from experiments.training.parallel.device_mesh import ParallelDims
-from experiments.training.parallel.strategy import Strategy
+from archbench.architectures import mixers
+from archbench.experiments.objectives.objective import View
+from archbench.experiments.run.plan import Plan, plan
+from archbench.experiments.run.run import build
+from archbench.experiments.run.settings import Settings
+from archbench.experiments.runtime.errors import ConfigError
+from archbench.experiments.training.parallel.collectives import is_dtensor
+from archbench.experiments.training.parallel.device_mesh import ParallelDims
+from archbench.experiments.training.parallel.strategy import Strategy
 from tests.backbones import SOLVED
 from tests.experiments import commands
 from tests.tiers import fast_only

@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
-from experiments.config.schema import ParallelConfig
-from experiments.runtime.errors import ConfigError
-from experiments.runtime.machine import ProcessRank, process_rank
-from experiments.runtime.run_lock import RunLock
-from experiments.train import train as train_command
+from archbench.experiments.config.schema import ParallelConfig
+from archbench.experiments.runtime.errors import ConfigError
+from archbench.experiments.runtime.machine import ProcessRank, process_rank
+from archbench.experiments.runtime.run_lock import RunLock
+from archbench.experiments.train import train as train_command
+from tests import SOURCE
 from tests.experiments import commands
 from tests.experiments.training.parallel.together import WORDS, ended, start_together
 
@@ -21,7 +22,7 @@ DECODER = (*WORDS, *commands.RECALL, "backbone=decoder")
 FAULTY = """
 import os
 import torch
-from architectures.backbones.decoder import Decoder
+from archbench.architectures.backbones.decoder import Decoder
 
 class Faulty(Decoder):
     calls = 0
@@ -75,7 +76,7 @@ SURVIVABLE = """
 import os
 import torch
 from torch.distributed.checkpoint.filesystem import FileSystem
-from architectures.backbones.decoder import Decoder
+from archbench.architectures.backbones.decoder import Decoder
 
 class Survivable(Decoder):
     calls = 0
@@ -102,7 +103,7 @@ def test_a_step_left_out_and_a_save_that_fails_are_survived_together(tmp_path: P
     step 5, nor the weights when it tries again."""
     (tmp_path / "survivable.py").write_text(SURVIVABLE)
     words = (*DECODER, "backbone._target_=survivable.Survivable", f"runs={tmp_path / 'runs'}")
-    more = {"PYTHONPATH": f"{tmp_path}:{commands.ROOT}"}
+    more = {"PYTHONPATH": f"{tmp_path}:{SOURCE}"}
     found = ended(start_together(2, *words, "parallel=fsdp", "trainer.non_finite=skip", **more), 300)
     assert [code for code, _, _ in found] == [0, 0], found
     said = "".join(out for _, out, _ in found)

@@ -11,6 +11,7 @@ import time
 import traceback
 from pathlib import Path
 
+from tests import SOURCE
 from tests.experiments import commands
 from tests.experiments.commands import ROOT
 
@@ -36,7 +37,7 @@ def free_port() -> int:
 def environment(rank: int, size: int, port: int) -> dict[str, str]:
     """What torchrun would say to a process."""
     words = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": size, "MASTER_PORT": port}
-    path = os.pathsep.join([str(ROOT), str(ROOT / "tests")])
+    path = os.pathsep.join(map(str, (SOURCE, ROOT, ROOT / "tests")))
     return {
         **os.environ,
         **{name: str(value) for name, value in words.items()},
@@ -77,11 +78,11 @@ def run_together(size: int, module: str, *words: str, seconds: float = 3600) -> 
 
 
 def start_together(size: int, *words: str, **more: str) -> list[subprocess.Popen[str]]:
-    """``python -m experiments.train`` in several processes, as ``torchrun`` would start them, running."""
+    """``python -m archbench.experiments.train`` in several processes, as ``torchrun`` starts them."""
     port = free_port()
     return [
         subprocess.Popen(
-            [sys.executable, "-m", "experiments.train", *words],
+            [sys.executable, "-m", "archbench.experiments.train", *words],
             env=environment(rank, size, port) | more,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -109,7 +110,7 @@ def ended(processes: list[subprocess.Popen[str]], seconds: float) -> list[tuple[
 
 def work(desk: Path) -> None:
     """What each process does."""
-    from experiments.training.parallel import collectives
+    from archbench.experiments.training.parallel import collectives
 
     folders = {}
     for number, (name, words) in enumerate(json.loads((desk / "cases.json").read_text()).items()):

@@ -10,22 +10,22 @@ import pytest
 import torch
 from torch import Tensor
 
-from architectures.backbone import Backbone
-from architectures.backbones.decoder import Decoder, DecoderConfig
-from architectures.backbones.encoder_decoder import EncoderDecoder
-from architectures.backbones.hybrid import Hybrid
-from architectures.backbones.mamba import Mamba
-from architectures.backbones.mamba2 import Mamba2
-from architectures.backbones.moe import MoE
-from architectures.backbones.stack import Stack
-from architectures.decoding_state import DecodingState
-from architectures.kernels.cpu import build
-from architectures.kernels.cpu.decode.dispatch import ROWS, CompiledDecodingState
-from architectures.layers.attention.config import AttentionConfig
-from architectures.layers.block import BlockConfig
-from architectures.layers.feedforward import FeedForwardConfig
-from architectures.layers.moe.config import ExpertsConfig
-from architectures.layers.positions import PositionsConfig, RotaryScaling
+from archbench.architectures.backbone import Backbone
+from archbench.architectures.backbones.decoder import Decoder, DecoderConfig
+from archbench.architectures.backbones.encoder_decoder import EncoderDecoder
+from archbench.architectures.backbones.hybrid import Hybrid
+from archbench.architectures.backbones.mamba import Mamba
+from archbench.architectures.backbones.mamba2 import Mamba2
+from archbench.architectures.backbones.moe import MoE
+from archbench.architectures.backbones.stack import Stack
+from archbench.architectures.decoding_state import DecodingState
+from archbench.architectures.kernels.cpu import build
+from archbench.architectures.kernels.cpu.decode.dispatch import ROWS, CompiledDecodingState
+from archbench.architectures.layers.attention.config import AttentionConfig
+from archbench.architectures.layers.block import BlockConfig
+from archbench.architectures.layers.feedforward import FeedForwardConfig
+from archbench.architectures.layers.moe.config import ExpertsConfig
+from archbench.architectures.layers.positions import PositionsConfig, RotaryScaling
 from tests.architectures.conformance import enliven
 
 pytestmark = pytest.mark.skipif(bool(build.problem()), reason=build.problem())
