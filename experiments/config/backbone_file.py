@@ -8,8 +8,10 @@ import re
 import sys
 from pathlib import Path
 
+from archbench.experiments.config import CONF
 from archbench.experiments.config.old_names import current_name
 from archbench.experiments.runtime.errors import ConfigError, nearest
+from archbench.experiments.runtime.imported_sources import PACKAGE
 
 _FILE = re.compile(r"([^,]+\.py)(?::(\w*))?")
 
@@ -45,11 +47,15 @@ def _class_path(word: str, file: str, name: str) -> str:
         raise ConfigError(f"{key}: add the class, {file}:CLASS; options: {', '.join(classes) or 'none'}")
     if name not in classes:
         raise ConfigError(f"{key}: no class {name!r} in {path}{nearest(name, classes)}")
-    return current_name(f"{_module(path.resolve(), key)}.{name}")
+    return f"{_module(path.resolve(), key)}.{name}"
 
 
 def _module(path: Path, key: str) -> str:
     """Return the dotted name by which Python imports a file."""
+    if path.is_relative_to(CONF.parent):
+        name = current_name(".".join(path.relative_to(CONF.parent).with_suffix("").parts))
+        if name.startswith(PACKAGE):
+            return name
     folders = {Path(folder).resolve() for folder in sys.path}
     # The nearest first: looking for a module of a package imports the package.
     for folder in sorted(folders, key=lambda folder: len(folder.parts), reverse=True):

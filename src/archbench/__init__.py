@@ -12,8 +12,9 @@ import sys
 if sys.argv[:1] == ["-m"]:
     sys.path.append(os.getcwd() if sys.flags.safe_path else sys.path.pop(0))
     os.environ["PYTHONSAFEPATH"] = "1"  # the same order in the processes that this one starts
-elif sys.path[:1] == [""]:
-    sys.path.append(sys.path.pop(0))
+elif "" in sys.path:  # in a notebook not always as the first
+    sys.path.remove("")
+    sys.path.append("")
 
 from archbench.experiments.runtime import imported_sources
 

@@ -23,7 +23,7 @@ FILES = (
     "numpy.py",
 )
 LIBRARIES = ("yaml.py", "random.py")
-WORDS = ("task=recall", "scale=nano", "budget=smoke", "device=cpu", "tracking=none")
+WORDS = ("task=recall", "scale=nano", "budget=smoke", "device=cpu")
 COMMANDS = {
     "archbench": (str(ARCHBENCH), "compare"),
     "python -m": (sys.executable, "-m", "archbench.analysis.compare"),
@@ -73,7 +73,7 @@ def test_a_notebook_imports_the_project(tmp_path: Path) -> None:
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell)])
     NotebookClient(notebook, resources={"metadata": {"path": str(tmp_path)}}).execute()
     ours, library = notebook.cells[0].outputs[0].text.split()
-    assert Path(ours) == ROOT / "analysis" / "load" / "study.py"
+    assert Path(ours).resolve() == ROOT / "analysis" / "load" / "study.py"
     assert tmp_path not in Path(library).parents
 
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import importlib
 from pathlib import Path
 
 import pytest
 
 from archbench.architectures.backbone import Backbone
 from archbench.architectures.backbones.decoder import Decoder
+from archbench.experiments.config.backbone_file import class_paths
 from archbench.experiments.config.old_names import current_name, user_code
 from archbench.experiments.config.structured import load_class
 from archbench.experiments.config.yaml_files import config_defaults
-from tests import CONF
+from tests import CONF, ROOT
 from tests.experiments.commands import compose
 
 OLD = "architectures.backbones.decoder.Decoder"
@@ -56,3 +58,15 @@ def test_hashes_of_code_of_the_user(project: tuple[str, ...]) -> None:
 def test_a_module_of_the_user_may_be_called_experiments() -> None:
     code = {"archbench.architectures": "0", "archbench.experiments": "0", "experiments": "1"}
     assert user_code(code) == {"experiments": "1"}
+
+
+def test_a_file_of_the_project_is_not_imported_twice() -> None:
+    file = ROOT / "architectures" / "backbones" / "decoder.py"
+    assert class_paths(f"{file}:Decoder") == f"archbench.{OLD}"
+
+
+@pytest.mark.parametrize("name", ["architectures", "experiments", "analysis", "slurm"])
+def test_old_imports_in_a_checkout_name_the_package(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(ROOT)
+    with pytest.raises(ImportError, match=f"import archbench.{name}"):
+        importlib.import_module(name)
