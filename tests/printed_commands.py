@@ -20,7 +20,7 @@ from archbench.experiments.cli import MODULES, find_command
 from archbench.experiments.config import CONF
 from archbench.experiments.config.options import typed_words
 from archbench.slurm import prepare, submit
-from tests import ROOT
+from tests import ROOT, SOURCE
 
 ROOTS = {
     "archbench.experiments.train": "config",
@@ -98,7 +98,7 @@ def _compose(root: str, *words: str) -> None:
 def _check_analysis(module: str, words: list[str]) -> None:
     """Read the arguments of a command of the analysis by the dataclass that its module defines."""
     names = importlib.import_module(
-        f"{module}.__main__" if (ROOT / module.replace(".", "/")).is_dir() else module
+        f"{module}.__main__" if (SOURCE / module.replace(".", "/")).is_dir() else module
     )
     [config] = [
         each for name, each in vars(names).items()

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests import ROOT, SOURCE, forked
+from tests import ROOT, forked
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="commands are forked on Linux only")
 COMMAND = [sys.executable, "-m", "tests.show_process"]
@@ -30,7 +30,7 @@ def ended(start: Any, *words: str, **options: Any) -> tuple[int, dict[str, Any],
 def test_it_is_as_if_python_had_started_it(tmp_path: Path, new_session: bool) -> None:
     options: Any = {
         "cwd": tmp_path,
-        "env": {**os.environ, "PYTHONPATH": str(SOURCE), "SHOWN": "é\udcff"},
+        "env": {**os.environ, "PYTHONPATH": str(ROOT), "SHOWN": "é\udcff"},
         "start_new_session": new_session,
     }
     before = os.umask(0o027)

@@ -65,7 +65,7 @@ def test_code_that_has_changed_since_training_is_named(
     )
     load_model(copy, DEVICE)
     [line] = capsys.readouterr().err.splitlines()
-    assert line.startswith(f"warning: {copy}: the code of architectures has changed")
+    assert line.startswith(f"warning: {copy}: the code of archbench.architectures has changed")
 
 
 def test_another_task_and_split_may_be_named(decoder: Path, capsys: pytest.CaptureFixture[str]) -> None:
