@@ -16,8 +16,7 @@ import sys
 from archbench.experiments.config.hydra_app import literal, start
 
 if __name__ == "__main__":  # before the imports below: see archbench.experiments.config.hydra_app
-    sys.argv[1:] = literal(sys.argv[1:])
-    start("archbench.experiments.export.export", "export")
+    start("archbench.experiments.export.export", "export", words=literal(sys.argv[1:]))
     sys.exit()
 
 import json

@@ -16,8 +16,7 @@ import sys
 from archbench.experiments.config.hydra_app import literal, start
 
 if __name__ == "__main__":  # before the imports below: see archbench.experiments.config.hydra_app
-    sys.argv[1:] = literal(sys.argv[1:])
-    start("archbench.experiments.generate.generate", "generate")
+    start("archbench.experiments.generate.generate", "generate", words=literal(sys.argv[1:]))
     sys.exit()
 
 from dataclasses import dataclass, field

@@ -16,13 +16,14 @@ from __future__ import annotations
 import os
 import re
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from omegaconf import DictConfig
 
-from archbench.experiments.config.hydra_app import start
+from archbench.experiments.config.hydra_app import for_each_cell
 from archbench.experiments.config.options import take_options
 from archbench.experiments.config.sections import read_sections
 from archbench.experiments.runtime.console import clock
@@ -139,13 +140,11 @@ class _Prepared:
             print(f"{name}: prepared in {clock(made.seconds)} in {destination}", flush=True)
 
 
-def main() -> None:
-    """Prepare the data of the runs of the overrides."""
-    config = take_options(PrepareConfig, __doc__)
-    # In this process, regardless of the launcher of the study: datasets are prepared in sequence.
-    sys.argv.append("hydra/launcher=basic")
-    start(_Prepared(config).prepare)
+def main(arguments: Sequence[str]) -> None:
+    """Prepare the data of the runs of the overrides, one dataset after another."""
+    config, words = take_options(PrepareConfig, arguments, __doc__)
+    for_each_cell(_Prepared(config).prepare, words)
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

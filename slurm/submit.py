@@ -18,9 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import OmegaConf
 
-from archbench.experiments.config.hydra_app import start
+from archbench.experiments.config.cells import Cell
+from archbench.experiments.config.hydra_app import for_cells
 from archbench.experiments.config.options import failed, shows_help, split_words
 from archbench.experiments.config.sections import read_sections
 from archbench.experiments.config.study import study_command
@@ -64,10 +65,6 @@ class Plan:
     stored: int = 0
     """Runs that a frame of results holds (``study.stored``): they count as done."""
 
-    def leave_out(self, sweep: DictConfig, arguments: Sequence[str], reason: str) -> None:
-        """Add a cell that cannot be composed; its reason is printed already."""
-        self.refusals.append((RequestedCell.uncomposed(sweep, arguments), ConfigError(reason)))
-
 
 def split(arguments: Sequence[str]) -> tuple[SubmitConfig, list[str]]:
     """Return the options of this command, and the arguments of experiments.train. Raises ConfigError."""
@@ -97,12 +94,18 @@ def plan_runs(
     plan, cluster = Plan(runs=[], refused=[]), cluster or ClusterConfig()
     limits = TimeLimits(cluster.time)
 
-    def collect(cfg: DictConfig) -> None:
+    def collect(cell: Cell) -> None:
         from archbench.experiments.run.settings import (
             read_settings,  # imports torch, which --help need not wait for
         )
         from archbench.experiments.run.skipped_cells import stored_status
 
+        if cell.mistake:
+            plan.refused.append(f"{' '.join(cell.words)}: {cell.mistake}")
+            uncomposed = RequestedCell.uncomposed(cell.composed, cell.words)
+            plan.refusals.append((uncomposed, ConfigError(cell.mistake)))
+            return
+        cfg = cell.select()
         # As typed: ${oc.env:NAME} is read by the job, and its value, which may be a secret, is not written.
         typed_arguments: Any = OmegaConf.to_container(HydraConfig.get().overrides.task, resolve=False)
         chosen = [str(argument) for argument in typed_arguments]
@@ -131,8 +134,11 @@ def plan_runs(
             run = dataclasses.replace(run, allocation=dataclasses.replace(run.allocation, time=time))
         plan.runs.append(run)
 
-    sys.argv = [sys.argv[0], *arguments, "hydra/launcher=basic"]
-    start(collect, refused=lambda sweep, chosen, reason: plan.leave_out(sweep, chosen, reason))
+    def collect_all(found: list[Cell]) -> None:
+        for cell in found:
+            collect(cell)
+
+    for_cells(collect_all, arguments)
     return plan
 
 

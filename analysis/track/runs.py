@@ -1,21 +1,27 @@
 """The runs of a track: their list, the missing ones, and the commands that train them.
 
-The module runs the commands of the command line (``archbench plan``, ``archbench train``) in subprocesses,
-and prints each command before it runs.
+Runs are trained by ``archbench train`` in a subprocess; the command is printed before it runs.
 """
 
 from __future__ import annotations
 
-import json
+import sys
 from collections.abc import Sequence
+from dataclasses import asdict
 
 import pandas as pd
+from hydra.errors import HydraException
+from omegaconf.errors import OmegaConfBaseException
 
 from archbench.analysis.track.rules import Track
+from archbench.experiments.config.cells import cells
+from archbench.experiments.config.hydra_overrides import explain
 from archbench.experiments.config.study import typed_command
+from archbench.experiments.run.listed_run import listed_runs
 from archbench.experiments.runtime.child_processes import run_python
 from archbench.experiments.runtime.errors import ConfigError
 from archbench.experiments.runtime.run_status import FINAL
+from archbench.experiments.runtime.secrets import redact
 
 DIVERGED = 4
 """Exit code of ``experiments.train`` if a run diverged, which is a result."""
@@ -32,16 +38,17 @@ def sweep(track: Track, study: str, workload: str, backbones: Sequence[str], *mo
 def listed(overrides: Sequence[str]) -> pd.DataFrame:
     """Return the runs of a sweep: task, backbone, cell, digest, seed, status, refused, words (its overrides).
 
-    Raises ConfigError if the command fails for all of them.
+    Raises ConfigError if all of them are wrong.
     """
-    done = run_python(["-m", "archbench.experiments.plan", *overrides, "--list"], capture=True)
-    lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
-    if not lines:
-        raise ConfigError(
-            f"{typed_command('plan', *overrides)}: {done.stderr.strip() or 'no run was listed'}"
-        )
+    try:
+        found = cells(overrides)
+    except (HydraException, OmegaConfBaseException, ConfigError) as error:
+        raise ConfigError(f"{typed_command('plan', *overrides)}: {explain(error)}") from None
+    for cell in found:
+        if cell.mistake:
+            sys.stderr.write(redact(f"error: {' '.join(cell.words)}: {cell.mistake}\n"))
     columns = ["task", "backbone", "cell", "digest", "seed", "status", "refused", "words"]
-    return pd.DataFrame(map(json.loads, lines)).reindex(columns=columns)
+    return pd.DataFrame(map(asdict, listed_runs(found)), columns=columns)
 
 
 def missing(runs: pd.DataFrame) -> pd.DataFrame:

@@ -11,6 +11,8 @@ from hydra.plugins.sweeper import Sweeper
 from hydra.types import HydraContext
 from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 
+from archbench.experiments.config.hydra_internals import basic_launcher
+
 MOST = 200
 """Maximum number of stored configurations, since each needs some hundred kilobytes."""
 SEED = re.compile(r"\bseed=(\d+)")
@@ -21,6 +23,17 @@ def without_seed(overrides: Sequence[str]) -> tuple[str, ...]:
     return tuple("seed" if SEED.fullmatch(override) else override for override in overrides)
 
 
+def with_seed(cfg: DictConfig, overrides: Sequence[str]) -> None:
+    """Set the seed of a composed configuration to that of the overrides of a run."""
+    for seed in filter(SEED.fullmatch, overrides):
+        with open_dict(cfg), read_write(cfg.hydra):
+            cfg.seed = int(seed.removeprefix("seed="))
+            cfg.hydra.overrides.task = [
+                seed if SEED.fullmatch(text) else text for text in cfg.hydra.overrides.task
+            ]
+            cfg.hydra.job.override_dirname = SEED.sub(seed, cfg.hydra.job.override_dirname)
+
+
 class HandedOn:
     """Replaces Hydra's loader of configurations in a launcher that executes the runs in this process.
 
@@ -28,12 +41,9 @@ class HandedOn:
     """
 
     def __init__(self, sweeper: Sweeper) -> None:
-        # Hydra reloads its plugins when it starts: imported earlier, it would be another class.
-        from hydra._internal.core_plugins.basic_launcher import BasicLauncher
-
         self._composed: dict[tuple[str, ...], DictConfig] = {}
         launcher = getattr(sweeper, "launcher", None)
-        self._used = isinstance(launcher, BasicLauncher)
+        self._used = isinstance(launcher, basic_launcher())
         """False for launchers that start processes: they would send all configurations to each."""
         if self._used:
             assert launcher is not None
@@ -55,11 +65,6 @@ class HandedOn:
             cfg: DictConfig = self._loader.load_sweep_config(master_config, list(sweep_overrides))
             return cfg
         cfg = copy.deepcopy(composed)
-        for seed in filter(SEED.fullmatch, sweep_overrides):
-            with open_dict(cfg), read_write(cfg.hydra):
-                cfg.seed = int(seed.removeprefix("seed="))
-                overrides = [seed if SEED.fullmatch(text) else text for text in cfg.hydra.overrides.task]
-                cfg.hydra.overrides.task = overrides
-                cfg.hydra.job.override_dirname = SEED.sub(seed, cfg.hydra.job.override_dirname)
+        with_seed(cfg, sweep_overrides)
         OmegaConf.copy_cache(from_config=master_config, to_config=cfg)  # as Hydra does
         return cfg

@@ -10,7 +10,6 @@ from __future__ import annotations
 import functools
 import importlib
 import os
-import re
 import shutil
 import signal
 import sys
@@ -22,7 +21,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import hydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.utils import JobReturn, JobStatus
 from hydra.errors import HydraException
@@ -33,18 +31,19 @@ from omegaconf.errors import OmegaConfBaseException
 
 import archbench.experiments.config.schema  # noqa: F401  # registers what the YAML files extend, and their reader
 from archbench.experiments.config import CONF
+from archbench.experiments.config.cells import Cell, cells
 from archbench.experiments.config.handed_on import HandedOn, without_seed
+from archbench.experiments.config.hydra_internals import command_line
+from archbench.experiments.config.hydra_internals import run as run_hydra
 from archbench.experiments.config.hydra_overrides import (
+    checked_words,
     explain,
     no_option,
-    path_words,
     quote,
-    refuse_other_words_of,
-    refuse_unreadable,
     unmatched,
 )
 from archbench.experiments.config.ineffective_overrides import check_words
-from archbench.experiments.config.options import at_home, refuse_no_words
+from archbench.experiments.config.options import at_home
 from archbench.experiments.runtime.child_processes import (
     asked_to_stop,
     begin_worker,
@@ -92,6 +91,7 @@ def start(
     function: Function | str,
     config_name: str = "config",
     *,
+    words: Sequence[str] | None = None,
     refused: Callable[[DictConfig, Sequence[str], str], object] | None = None,
     ended: Callable[[DictConfig], object] | None = None,
     parallel: Parallel | None = None,
@@ -104,25 +104,20 @@ def start(
     Args:
         function: what to run, or its dotted path.
         config_name: the YAML of the root.
+        words: the command line without the command; by default that of this process.
         refused: called for each run of a sweep that cannot be composed, while others can: with the
             configuration of the sweep, the overrides of the run, and the reason. The other runs are started.
         ended: called with the configuration of a sweep after its last run.
         parallel: decides how the runs of a sweep share the machine, and shows them.
     """
-    guard_streams()
-    refuse_pipes()
-    ensure_home()
-    end_with_parent()
-    os.environ["HYDRA_FULL_ERROR"] = "1"  # exceptions reach us instead of Hydra's printer
+    given = sys.argv[1:] if words is None else list(words)
     sweep = _Sweep(function, config_name, refused, parallel)
     single: list[tuple[DictConfig, Any]] = []
-    try:
+    with one_line_errors(config_name, given, sweep):
         try:
-            _check_arguments(config_name)
+            checked = checked_words(given, config_name)
             with sweep.checked():
-                hydra.main(version_base="1.3", config_path=str(CONF), config_name=config_name)(
-                    functools.partial(_run_job, function, single)
-                )()
+                run_hydra(checked, functools.partial(_run_job, function, single), CONF, config_name)
         finally:
             if sweep.config is not None and ended is not None:
                 ended(sweep.config)
@@ -131,12 +126,67 @@ def start(
         if single:
             cfg, hydra_config = single[0]
             HydraConfig.instance().cfg = hydra_config  # which Hydra has reset
-            check_words(cfg, HydraConfig.get(), HydraConfig.get().overrides.task)
+            hydra, is_given = HydraConfig.get(), any(word.startswith("hydra.mode=") for word in given)
+            check_words(cfg, hydra, hydra.overrides.task, mode_is_given=is_given)
             _imported(function)(cfg)
+
+
+@ends_at_signals()
+def for_cells(
+    function: Callable[[list[Cell]], None], words: Sequence[str], config_name: str = "config"
+) -> None:
+    """Call ``function`` with the run configurations of a command line. A mistake ends the process.
+
+    ``--help``, ``--cfg`` and the like are answered instead, as for ``archbench train``.
+    """
+    with one_line_errors(config_name, words):
+        line = command_line(words)
+        if line.help or line.hydra_help or line.cfg or line.info or line.shell_completion:
+            run_hydra(checked_words(words, config_name), print, CONF, config_name)
+        else:
+            function(cells(words, config_name))
+
+
+def for_each_cell(
+    function: Callable[[DictConfig], object], words: Sequence[str], config_name: str = "config"
+) -> None:
+    """Call ``function`` with each run configuration of a command line, in this process.
+
+    The process ends at once where the command line is wrong, else with the code of the first that failed.
+    """
+    for_cells(functools.partial(_one_by_one, function), words, config_name)
+
+
+def _one_by_one(function: Callable[[DictConfig], object], found: list[Cell]) -> None:
+    failures: list[RunError] = []
+    for cell in found:
+        try:
+            if cell.mistake:
+                raise ConfigError(cell.mistake)
+            function(cell.select())
+        except RunError as error:
+            if len(found) == 1:
+                raise
+            failures.append(error)
+            sys.stderr.write(redact(f"error: {' '.join(cell.words)}: {error}\n"))
+    if failures:
+        sys.exit(failures[0].exit_code)
+
+
+@contextmanager
+def one_line_errors(config_name: str, words: Sequence[str], sweep: _Sweep | None = None) -> Iterator[None]:
+    """End the process with one line and an exit code where the block raises a user's mistake."""
+    guard_streams()
+    refuse_pipes()
+    ensure_home()
+    end_with_parent()
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # exceptions reach us instead of Hydra's printer
+    try:
+        yield
     except _CommandError as error:
         _fail(str(error), error.exit_code)
     except RunError as error:
-        if sweep.config is None:  # no run of a sweep has begun
+        if sweep is None or sweep.config is None:  # no run of a sweep has begun
             _fail(str(error), error.exit_code, silent=not _speaks(error))
         _fail("at least one run failed, for the reason printed above", error.exit_code)
     except (HydraException, OmegaConfBaseException) as error:
@@ -149,24 +199,7 @@ def start(
     except ValueError as error:
         if not str(error).startswith("Config group override"):  # Hydra's complaint about GROUP=null
             raise
-        _fail(no_option(sys.argv[1:]) or f"a group has YAML files for values ({error})", 2)
-
-
-def _check_arguments(config_name: str) -> None:
-    """Check the arguments of the command line, and order them as Hydra reads them. Raises ConfigError.
-
-    ``hydra.main`` takes no option, such as ``-m``, between overrides: options go to the end.
-    """
-    words = path_words(sys.argv[1:])
-    refuse_unreadable(words)
-    refuse_other_words_of(words, config_name)
-    if config_name == "config":
-        refuse_no_words(words)
-    is_override = [not word.startswith(("-", "/", ".")) and re.search("=|^~", word) for word in words]
-    sys.argv[1:] = [
-        *(word for word, override in zip(words, is_override, strict=True) if override),
-        *(word for word, override in zip(words, is_override, strict=True) if not override),
-    ]
+        _fail(no_option(words) or f"a group has YAML files for values ({error})", 2)
 
 
 class _CommandError(ConfigError):

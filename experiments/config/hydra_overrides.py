@@ -11,7 +11,6 @@ import sys
 from collections.abc import Iterator, Sequence
 
 import hydra
-from hydra._internal.utils import get_args_parser
 from hydra.core.config_loader import ConfigLoader
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Glob, Quote, QuotedString
@@ -20,9 +19,9 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from archbench.architectures.nearest_name import nearest_name
-from archbench.experiments.config import CONF
+from archbench.experiments.config import CONF, hydra_internals
 from archbench.experiments.config.backbone_file import class_paths
-from archbench.experiments.config.options import PATHS, at_home, refuse_other_words
+from archbench.experiments.config.options import PATHS, at_home, refuse_no_words, refuse_other_words
 from archbench.experiments.config.structured import type_message
 from archbench.experiments.runtime.errors import ConfigError, nearest
 from archbench.experiments.runtime.synonyms import KEYS, SYNONYMS
@@ -46,6 +45,23 @@ EXTRAS = {
 
 DEEPEST, LONGEST_NUMBER = 40, 400
 """Maximum nesting of brackets, and of the digits of a number, in an override."""
+
+
+def checked_words(words: Sequence[str], config_name: str) -> list[str]:
+    """Check the arguments of a command line, and order them as Hydra reads them. Raises ConfigError.
+
+    Hydra takes no option, such as ``-m``, between overrides: options go to the end.
+    """
+    words = path_words(words)
+    refuse_unreadable(words)
+    refuse_other_words_of(words, config_name)
+    if config_name == "config":
+        refuse_no_words(words)
+    is_override = [not word.startswith(("-", "/", ".")) and bool(re.search("=|^~", word)) for word in words]
+    return [
+        *(word for word, override in zip(words, is_override, strict=True) if override),
+        *(word for word, override in zip(words, is_override, strict=True) if not override),
+    ]
 
 
 def refuse_unreadable(overrides: Sequence[str]) -> None:
@@ -125,7 +141,7 @@ def refuse_other_words_of(arguments: Sequence[str], config_name: str) -> None:
         groups = [str(key) for key in cfg if (CONF / str(key) / f"{value}.yaml").is_file()]
         return groups[0] if groups else None
 
-    actions = get_args_parser()._option_string_actions
+    actions = hydra_internals.options()
     refuse_other_words(
         arguments,
         options=actions,

@@ -8,7 +8,6 @@ train with the defaults of its dataclass.
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -26,16 +25,20 @@ ADJUSTED = ("study", "task", "backbone")
 """Groups whose YAML files a study adjusts on purpose, in all of its runs."""
 
 
-def check_words(cfg: DictConfig, hydra: Any, overrides: Sequence[str]) -> None:
+def check_words(
+    cfg: DictConfig, hydra: Any, overrides: Sequence[str], *, mode_is_given: bool = False
+) -> None:
     """Raise ConfigError for overrides that would have no effect, or not the stated one.
 
     Args:
         cfg: the composed configuration, without the part ``hydra``.
         hydra: that part.
         overrides: the overrides of the command line.
+        mode_is_given: True if ``hydra.mode`` is one of them: a study's sweep is then left out on purpose.
     """
     _refuse_deletions(overrides)
-    _refuse_study_without_runs(hydra, overrides)
+    if not mode_is_given:
+        _refuse_study_without_runs(hydra, overrides)
     _refuse_other_axes(cfg, overrides)
     _refuse_overridden_groups(cfg, hydra, overrides)
 
@@ -57,8 +60,7 @@ def _refuse_deletions(overrides: Sequence[str]) -> None:
 def _refuse_study_without_runs(hydra: DictConfig, overrides: Sequence[str]) -> None:
     """Reject a study that would train the default backbone: it has no sweep, or its sweep is not run."""
     study = OmegaConf.select(hydra, "runtime.choices.study")
-    mode_is_given = any(text.startswith("hydra.mode=") for text in sys.argv)  # Hydra adds it to its own list
-    if study in (None, "single") or hydra.mode == RunMode.MULTIRUN or mode_is_given:
+    if study in (None, "single") or hydra.mode == RunMode.MULTIRUN:
         return
     if params := OmegaConf.select(hydra, "sweeper.params"):
         raise ConfigError(

@@ -85,18 +85,19 @@ def failed(error: Exception) -> int:
     return int(getattr(error, "exit_code", ConfigError.exit_code))
 
 
-def take_options(cls: type[Options], description: str | None = None) -> Options:
-    """Remove the options of a command from ``sys.argv``, which then has Hydra's overrides only.
+def take_options(
+    cls: type[Options], arguments: Sequence[str], description: str | None = None
+) -> tuple[Options, list[str]]:
+    """Return the options of a command, and its other arguments, which are Hydra's overrides.
 
     A mistake ends the process. So does ``--help`` if there is a description; without one, Hydra prints help.
     """
-    if description is not None and shows_help(cls, description, sys.argv[1:]):
+    if description is not None and shows_help(cls, description, arguments):
         sys.exit()
     try:
-        options, sys.argv[1:] = split_words(cls, sys.argv[1:])
+        return split_words(cls, arguments)
     except ConfigError as error:
         sys.exit(failed(error))
-    return options
 
 
 def split_words(cls: type[Options], arguments: Sequence[str]) -> tuple[Options, list[str]]:

@@ -19,11 +19,10 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from hydra._internal.core_plugins import file_config_source
-from hydra._internal.sources_registry import SourcesRegistry
 from hydra.plugins.config_source import ConfigLoadError, ConfigResult
 from omegaconf import MISSING, OmegaConf
 
+from archbench.experiments.config.hydra_internals import SourcesRegistry, file_config_source
 from archbench.experiments.config.old_names import current_name
 from archbench.experiments.config.structured import PACKAGE, is_own
 from archbench.experiments.runtime.yaml_state import read_yaml

@@ -12,14 +12,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import rich.console
 import rich.table
 from omegaconf import DictConfig, OmegaConf
 
-from archbench.experiments.config.hydra_app import start
+from archbench.experiments.config.hydra_app import for_each_cell
 from archbench.experiments.runtime.console import print_tables
 from archbench.experiments.runtime.errors import ConfigError
 
@@ -105,34 +105,38 @@ def render_languages(references: Mapping[str, Sequence[Reference]]) -> rich.tabl
     return table
 
 
-_checks: list[TaskCheck] = []
-_languages: dict[str, list[Reference]] = {}
-"""Reference lines of languages whose probabilities are known, by the name of the task."""
-_left_out: list[str] = []
-"""Tasks with examples that are not generated."""
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """The tasks of a command line."""
+
+    checks: list[TaskCheck] = field(default_factory=list)
+    languages: dict[str, list[Reference]] = field(default_factory=dict)
+    """Reference lines of languages whose probabilities are known, by the name of the task."""
+    left_out: list[str] = field(default_factory=list)
+    """Tasks with examples that are not generated."""
 
 
-def main() -> None:
+def main(arguments: Sequence[str]) -> None:
     """Run the command: check every task of the command line, print the table, fail where an oracle fails."""
-    sys.argv.append("hydra/launcher=basic")  # one process: the rows are gathered here
-    start(_collect, "task_check")
-    if not _checks and not _languages and not _left_out:
+    found = Found()
+    for_each_cell(lambda cfg: _collect(cfg, found), arguments, "task_check")
+    if not found.checks and not found.languages and not found.left_out:
         return  # only --help or --cfg was requested
-    if not _checks and not _languages:
+    if not found.checks and not found.languages:
         sys.stderr.write("error: no generated task was chosen: take one such as task=recall\n")
         sys.exit(ConfigError.exit_code)
-    if _checks:
-        print_tables(render(_checks))
+    if found.checks:
+        print_tables(render(found.checks))
         print(f"(!) a shallow baseline reaches {SOLVED:.0%} or more.")
-    if _languages:
-        print_tables(render_languages(_languages))
-    failed = [check.task for check in _checks if check.oracle < 1]
+    if found.languages:
+        print_tables(render_languages(found.languages))
+    failed = [check.task for check in found.checks if check.oracle < 1]
     if failed:
         sys.stderr.write(f"error: the oracle does not reach 100% on {', '.join(failed)}\n")
         sys.exit(1)
 
 
-def _collect(cfg: DictConfig) -> None:
+def _collect(cfg: DictConfig, found: Found) -> None:
     """Check the task of one composed configuration."""
     from archbench.experiments.config.structured import component
     from archbench.experiments.tasks.probes.probe import Probe
@@ -140,12 +144,12 @@ def _collect(cfg: DictConfig) -> None:
 
     task_class, config = component({"task": OmegaConf.to_container(cfg.task, resolve=True)}, "task", Task)  # type: ignore[type-abstract]
     if issubclass(task_class, Probe):
-        _checks.append(check_task(cfg.names.task, task_class(config)))  # type: ignore[call-arg]
+        found.checks.append(check_task(cfg.names.task, task_class(config)))  # type: ignore[call-arg]
     elif getattr(task_class, "metric", None) == EXCESS_BITS:
-        _languages[cfg.names.task] = task_class(config).references()  # type: ignore[call-arg]
+        found.languages[cfg.names.task] = task_class(config).references()  # type: ignore[call-arg]
     else:
-        _left_out.append(cfg.names.task)
+        found.left_out.append(cfg.names.task)
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

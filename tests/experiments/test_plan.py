@@ -3,16 +3,15 @@
 import json
 import re
 import shutil
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hydra.core.global_hydra import GlobalHydra
 from omegaconf import OmegaConf
 
 from archbench.experiments import plan
 from archbench.experiments.config import CONF
+from archbench.experiments.config.cells import cells as compose_cells
 from archbench.experiments.runtime.console import count
 from tests.experiments import commands
 from tests.results import write_result
@@ -26,11 +25,8 @@ def cells(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -
     monkeypatch.setenv("HYDRA_FULL_ERROR", "1")  # the entry point sets it; this takes it back
 
     def run(*words: str) -> list[str]:
-        monkeypatch.setattr(sys, "argv", ["plan", *words])
-        monkeypatch.setattr(plan, "_cells", [])
-        GlobalHydra.instance().clear()
         capsys.readouterr()
-        plan.main()
+        plan.main(words)
         lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
         return [
             line for line in lines if re.match(r"(decoder|mamba|moe|encoder) |.* runs? (?:is|are) done", line)
@@ -98,11 +94,11 @@ def test_a_cell_shows_what_its_record_will_say(cells, tmp_path: Path) -> None:
     assert setup.split() == ["mamba", *expected, f"{count(found['state_bytes_2k'])}B"]
 
 
-def test_a_mixture_held_equal_on_all_its_experts_is_noted(cells, tmp_path: Path) -> None:
-    words = (*RECALL, "backbone=moe", f"runs={tmp_path}")
-    cells(*words)
-    assert [cell.cost is not None and cell.cost.matched.note is not None for cell in plan._cells] == [True]
-    assert "counts all experts" in plan._equal_sizes("recall, nano", plan._cells)[-1]
+def test_a_mixture_held_equal_on_all_its_experts_is_noted(tmp_path: Path) -> None:
+    [cell] = compose_cells((*RECALL, "backbone=moe", f"runs={tmp_path}"))
+    row = plan._row(plan._read(cell))
+    assert row.cost.matched.note is not None
+    assert "counts all experts" in plan._equal_sizes("recall, nano", [row])[-1]
 
 
 def test_the_status_of_every_cell(cells, tmp_path: Path) -> None:
@@ -162,11 +158,13 @@ def test_issuing_a_study_again_runs_only_what_is_missing(cells, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("study", ["..", "../escaped"])
-def test_a_study_that_would_leave_the_runs_folder_is_refused(cells, tmp_path: Path, study: str) -> None:
+def test_a_study_that_would_leave_the_runs_folder_is_refused(
+    cells, tmp_path: Path, study: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit) as stopped:
         cells("-m", *RECALL, f"study.name={study}", f"runs={tmp_path}/runs")
     assert stopped.value.code == 2
-    assert "letters, digits" in plan._cells[0].refused
+    assert "letters, digits" in capsys.readouterr().err
     assert {path.name for path in tmp_path.iterdir()} <= {"runs"}
 
 
@@ -190,6 +188,6 @@ def test_a_gpu_that_states_its_peak_gets_memory_hours_and_a_time_limit(tmp_path:
     assert max(map(len, ended.stdout.splitlines())) <= 80
 
 
-def test_a_device_without_a_stated_peak_has_no_estimate(cells, tmp_path: Path) -> None:
-    cells(*RECALL, f"runs={tmp_path}")
-    assert plan._estimated == []
+def test_a_device_without_a_stated_peak_has_no_estimate(tmp_path: Path) -> None:
+    [cell] = compose_cells([*RECALL, f"runs={tmp_path}"])
+    assert plan._row(plan._read(cell)).estimated is None

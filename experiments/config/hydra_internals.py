@@ -1,0 +1,88 @@
+"""The parts of Hydra that it does not publish. No other module imports ``hydra._internal``."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hydra import version
+from hydra._internal.core_plugins import file_config_source
+from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
+from hydra._internal.hydra import Hydra
+from hydra._internal.sources_registry import SourcesRegistry
+from hydra._internal.utils import _run_hydra, create_config_search_path, get_args_parser
+from hydra.core.config_search_path import SearchPathQuery
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.override_parser.types import Override
+from hydra.errors import SearchPathException
+from omegaconf import DictConfig
+
+if TYPE_CHECKING:
+    from hydra._internal.core_plugins.basic_launcher import BasicLauncher
+
+__all__ = ["Hydra", "SourcesRegistry", "file_config_source"]
+VERSION_BASE = "1.3"
+
+
+def command_line(words: Sequence[str]) -> argparse.Namespace:
+    """Return a command line as Hydra reads it: ``overrides``, ``multirun``, ``config_dir``, ``cfg``, ..."""
+    return get_args_parser().parse_args(list(words))
+
+
+def options() -> dict[str, argparse.Action]:
+    """Return Hydra's own options by their spellings."""
+    return get_args_parser()._option_string_actions
+
+
+def run(words: Sequence[str], function: Callable[[DictConfig], Any], conf: Path, config_name: str) -> None:
+    """Do what ``hydra.main`` does, with a command line that is given instead of ``sys.argv``."""
+    version.setbase(VERSION_BASE)
+    _run_hydra(
+        args=command_line(words),
+        args_parser=get_args_parser(),
+        task_function=function,
+        config_path=str(conf),
+        config_name=config_name,
+    )
+
+
+@contextmanager
+def loaded(config_dir: str | None, conf: Path) -> Iterator[Hydra]:
+    """Give a Hydra that reads a folder of YAML files, and before it the folder of ``--config-dir``.
+
+    Raises SearchPathException if there is no such folder.
+    """
+    version.setbase(VERSION_BASE)
+    search_path = create_config_search_path(str(conf))
+    if config_dir is not None:
+        folder = Path(config_dir).absolute()
+        if not folder.is_dir():
+            raise SearchPathException(f"Additional config directory '{folder}' not found")
+        before = SearchPathQuery(provider="schema")
+        search_path.prepend(provider="command-line", path=f"file://{folder}", anchor=before)
+    GlobalHydra.instance().clear()
+    try:
+        yield Hydra.create_main_hydra2(task_name="archbench", config_search_path=search_path)
+    finally:
+        GlobalHydra.instance().clear()
+
+
+def is_expandable(cfg: DictConfig) -> bool:
+    """Return True if the sweeper lists its runs before any is run; a search chooses them one by one."""
+    return str(cfg.hydra.sweeper._target_) == f"{BasicSweeper.__module__}.{BasicSweeper.__name__}"
+
+
+def expanded(overrides: list[Override]) -> list[list[str]]:
+    """Return the overrides of each run of a sweep."""
+    (batch,) = BasicSweeper.split_arguments(overrides, max_batch_size=None)
+    return batch
+
+
+def basic_launcher() -> type[BasicLauncher]:
+    """Return the launcher of runs in this process. Hydra reloads its plugins, which makes another class."""
+    from hydra._internal.core_plugins.basic_launcher import BasicLauncher
+
+    return BasicLauncher
