@@ -141,7 +141,10 @@ def main() -> None:
         name, sys.argv[1:] = find_command(arguments)
     except ConfigError as error:
         _fail(f"error: {error}")
-    sys.path.append(os.getcwd())  # for classes of the user, after all libraries
+    try:
+        sys.path.append(os.getcwd())  # for classes of the user, after all libraries
+    except FileNotFoundError:
+        _fail("error: the current folder was removed: change to another one")
     os.environ["PYTHONSAFEPATH"] = "1"  # the same order in the processes that this one starts
     runpy.run_module(MODULES[name], run_name="__main__", alter_sys=True)
 

@@ -13,7 +13,6 @@ and the keys below.
 
 from __future__ import annotations
 
-import os
 import re
 import sys
 from collections.abc import Sequence
@@ -28,7 +27,7 @@ from archbench.experiments.config.options import take_options
 from archbench.experiments.config.sections import read_sections
 from archbench.experiments.runtime.console import clock
 from archbench.experiments.runtime.errors import nearest
-from archbench.experiments.runtime.machine import usable_cores
+from archbench.experiments.runtime.machine import job_number, usable_cores
 from archbench.experiments.runtime.preemption import stops_at_once
 
 if TYPE_CHECKING:
@@ -64,9 +63,9 @@ class PrepareConfig:
         if self.share is None:
             return 0, 1
         if self.share == "slurm":
-            start = int(os.environ.get("SLURM_ARRAY_TASK_MIN", 0))
-            index = int(os.environ.get("SLURM_ARRAY_TASK_ID", 0)) - start
-            return index, int(os.environ.get("SLURM_ARRAY_TASK_COUNT", 1))
+            start = job_number("SLURM_ARRAY_TASK_MIN")
+            index = job_number("SLURM_ARRAY_TASK_ID") - start
+            return index, job_number("SLURM_ARRAY_TASK_COUNT", 1)
         match = re.fullmatch(r"(\d+)/(\d+)", self.share)
         if match is None or not int(match[1]) < int(match[2]):
             raise ValueError(f"share={self.share} must be like 0/4 to 3/4, or slurm")

@@ -31,6 +31,8 @@ def class_paths(value: str) -> str:
 
 def _class_path(word: str, file: str, name: str) -> str:
     path, key = Path(file).expanduser(), f"backbone={word}"
+    if path.exists() and not path.is_file():
+        raise ConfigError(f"{key}: {path} is not a file, but a folder, a pipe or a device")
     if not path.is_file():
         files = [other.name for other in path.parent.glob("*.py")]
         raise ConfigError(f"{key}: there is no file {path}{nearest(path.name, files)}")

@@ -21,7 +21,13 @@ from omegaconf.errors import OmegaConfBaseException
 from archbench.architectures.nearest_name import nearest_name
 from archbench.experiments.config import CONF, hydra_internals
 from archbench.experiments.config.backbone_file import class_paths
-from archbench.experiments.config.options import PATHS, at_home, refuse_no_words, refuse_other_words
+from archbench.experiments.config.options import (
+    PATHS,
+    at_home,
+    refuse_no_words,
+    refuse_other_words,
+    refuse_undecodable,
+)
 from archbench.experiments.config.structured import type_message
 from archbench.experiments.runtime.errors import ConfigError, nearest
 from archbench.experiments.runtime.synonyms import KEYS, SYNONYMS
@@ -65,9 +71,10 @@ def checked_words(words: Sequence[str], config_name: str) -> list[str]:
 
 
 def refuse_unreadable(overrides: Sequence[str]) -> None:
-    """Raise ConfigError for overrides that would exhaust Python's stack, or its longest number."""
+    """Raise ConfigError for overrides that are not UTF-8, or exhaust Python's stack or longest number."""
     for override in overrides:
         key, _, value = override.partition("=")
+        refuse_undecodable(override)
         unquoted = re.sub(r"""'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*\"""", "", value)
         depth = deepest = 0
         for letter in unquoted:

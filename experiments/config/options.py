@@ -127,6 +127,7 @@ def typed_words(cls: type[Options], arguments: Sequence[str]) -> Options:
     )
     values: dict[str, str | None] = {}
     for argument in arguments:
+        refuse_undecodable(argument)
         key, _, value = (f"{flags[argument]}=true" if argument in flags else argument).partition("=")
         if key not in names:
             close = nearest_name(key, names, SYNONYMS)
@@ -153,6 +154,13 @@ def at_home(key: str, path: str) -> str:
     if re.match(r"""['"]~(/|['"])""", path):
         raise ConfigError(f"{key}={path} would name a folder '~'; write $HOME instead of ~")
     return str(Path(path).expanduser()) if re.match("~(/|$)", path) else path
+
+
+def refuse_undecodable(argument: str) -> None:
+    """Raise ConfigError for an argument with bytes that are not UTF-8: no file of a run could name it."""
+    if re.search("[\ud800-\udfff]", argument):
+        shown = argument.encode("utf-8", "backslashreplace").decode()
+        raise ConfigError(f"{shown} is not valid UTF-8 (in the C locale, set LC_ALL=C.UTF-8 or PYTHONUTF8=1)")
 
 
 def refuse_no_words(arguments: Sequence[str]) -> None:

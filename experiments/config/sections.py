@@ -13,6 +13,7 @@ resulting values.
 from __future__ import annotations
 
 import dataclasses
+import errno
 import math
 from dataclasses import dataclass
 from pathlib import Path
@@ -96,6 +97,15 @@ def read_tree(cfg: DictConfig) -> dict[str, Any]:
     return {**tree, "scale": with_target(tree["scale"]), "budget": budget, "study": study}
 
 
+def _refuse_loop(runs: Path) -> None:
+    """Raise ConfigError if a folder lies behind a link to itself: each file in it would look damaged."""
+    try:
+        runs.stat()
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise ConfigError(f"runs={runs} leads to a link to itself: name another folder") from None
+
+
 def parse_sections(tree: dict[str, Any]) -> Sections:
     """Check the harness's sections of a ``read_tree``. Raises ConfigError."""
     names = typed(Names, tree["names"], "names")
@@ -108,6 +118,7 @@ def parse_sections(tree: dict[str, Any]) -> Sections:
     if not str(tree["runs"]).strip():
         raise ConfigError(f"runs={str(tree['runs'])!r} must name a folder: '.' is the one you are in")
     refuse_secret("runs", str(tree["runs"]))
+    _refuse_loop(Path(tree["runs"]))
     return Sections(
         names=names,
         scale=typed(ScaleConfig, tree["scale"], "scale"),

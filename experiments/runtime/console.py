@@ -214,7 +214,10 @@ class Console:
         """Append a line to the file of ``keep``."""
         if self._file is not None:
             timestamp = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M:%S")
-            with contextlib.suppress(OSError), self._file.open("a", encoding="utf-8") as file:
+            with (
+                contextlib.suppress(OSError),
+                self._file.open("a", encoding="utf-8", errors="backslashreplace") as file,
+            ):
                 file.write(f"{timestamp} {text}\n")
 
     def step(self, step: int, total: int, row: Mapping[str, float], seconds_left: float) -> None:

@@ -108,6 +108,14 @@ def ensure_home() -> None:
         os.environ.setdefault("USER", str(os.getuid()))
 
 
+def job_number(name: str, default: int = 0) -> int:
+    """Return a number that SLURM puts into the environment of a job. Raises ConfigError for another value."""
+    value = os.environ.get(name, "").strip()
+    if value and not re.fullmatch(r"\d{1,18}", value, re.ASCII):
+        raise ConfigError(f"{name}={value} must be a whole number: SLURM sets it; unset it outside of a job")
+    return int(value) if value else default
+
+
 @dataclass(frozen=True, kw_only=True)
 class ProcessRank:
     """The position of this process among those that share a run."""

@@ -209,7 +209,8 @@ def _spelled(values: Iterable[str]) -> list[str]:
         ascii_only = json.dumps(value)[1:-1]
         yaml = re.sub(r"\\u00([0-9a-f]{2})", lambda code: f"\\x{code[1].upper()}", ascii_only)
         quoted = {ascii_only, yaml, json.dumps(value, ensure_ascii=False)[1:-1], repr(value)[1:-1]}
-        escaped = {urllib.parse.quote(value), urllib.parse.quote(value, ""), urllib.parse.quote_plus(value)}
+        raw = value.encode("utf-8", "surrogateescape")  # a variable need not be valid UTF-8
+        escaped = {urllib.parse.quote(raw), urllib.parse.quote(raw, ""), urllib.parse.quote_plus(raw)}
         spellings |= {value, shlex.quote(value)} | quoted | escaped
     longest_first = sorted(spellings, key=lambda text: (-len(text), text))
     return [r"\s+".join(re.escape(word) for word in text.split()) for text in longest_first]

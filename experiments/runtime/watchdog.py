@@ -20,6 +20,7 @@ from archbench.experiments.runtime.active_clock import BEAT, ActiveClock
 from archbench.experiments.runtime.atomic_io import write_json
 from archbench.experiments.runtime.errors import RunError
 from archbench.experiments.runtime.json_state import read_json
+from archbench.experiments.runtime.machine import job_number
 
 FIRST = 6
 """Times the limit that the first step may take: kernels are compiled in it."""
@@ -135,7 +136,7 @@ def check_progress(folder: Path, step: int, seconds: float = 0.0, compile_second
     job = os.environ.get("SLURM_JOB_ID")
     if job is None:
         return
-    restart = int(os.environ.get("SLURM_RESTART_COUNT") or 0)
+    restart = job_number("SLURM_RESTART_COUNT")
     path = folder / NAME
     previous = _read(path)
     strikes, description = 0, ""

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from archbench.experiments.runtime import errors
 from archbench.experiments.runtime.errors import ConfigError, RunError, to_run_error
-from archbench.experiments.runtime.machine import process_rank
+from archbench.experiments.runtime.machine import job_number, process_rank
 
 if TYPE_CHECKING:
     from torch.distributed.tensor import DTensor
@@ -42,7 +42,7 @@ def start(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.set_device(_gpu(device, process.local_rank))
     # srun names no port: one that the processes of a job share and other jobs hardly have.
-    os.environ.setdefault("MASTER_PORT", str(20000 + int(os.environ.get("SLURM_JOB_ID", 0)) % 20000))
+    os.environ.setdefault("MASTER_PORT", str(20000 + job_number("SLURM_JOB_ID") % 20000))
     store, _, _ = next(dist.rendezvous("env://", process.rank, process.size))
     _store = dist.PrefixStore("archbench", store)
     # Control messages use gloo, which needs no GPU.

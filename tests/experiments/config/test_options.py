@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import pytest
 
 from archbench.experiments.config.options import run_command, split_words, typed_words
-from archbench.experiments.runtime.errors import DataError, RunError
+from archbench.experiments.runtime.errors import ConfigError, DataError, RunError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,3 +97,8 @@ def test_help_is_printed_and_nothing_is_done(capsys: pytest.CaptureFixture[str])
     assert "study= The study to read. Default: compare." in lines
     assert "samples= How many. Default: 10." in lines
     assert "--dry-run Send nothing." in lines
+
+
+def test_an_argument_with_undecodable_bytes_is_rejected() -> None:
+    with pytest.raises(ConfigError, match=r"^study=a\\udcff is not valid UTF-8"):
+        typed_words(Example, ["study=a\udcff"])

@@ -1,6 +1,7 @@
 """Sections are checked when the configuration is read: targets by axis, budgets, and settings of a study."""
 
 import dataclasses
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -189,3 +190,9 @@ def test_yaml_files_refer_to_values_of_the_study() -> None:
     words = ["study=capacity", "backbone=s4"]
     sections = read_sections(commands.compose(*words))
     assert sections.optimizer.learning_rate == sections.study.values["learning_rate"]["s4"] == 0.01
+
+
+def test_a_folder_behind_a_link_to_itself_is_rejected(tmp_path: Path) -> None:
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    with pytest.raises(ConfigError, match=r"runs=.*loop/x leads to a link to itself"):
+        read_sections(commands.compose("task=recall", f"runs={tmp_path}/loop/x"))

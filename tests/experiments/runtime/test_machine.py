@@ -10,7 +10,7 @@ import pytest
 
 from archbench.experiments.runtime import machine
 from archbench.experiments.runtime.errors import ConfigError
-from archbench.experiments.runtime.machine import process_rank
+from archbench.experiments.runtime.machine import job_number, process_rank
 
 GIB = 2**30
 
@@ -144,3 +144,18 @@ def test_a_user_without_a_home_gets_a_folder_for_caches(
     machine.ensure_home()
     assert Path.home() == tmp_path / f"archbench-{os.getuid()}"
     assert Path.home().stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.parametrize(("value", "number"), [("3", 3), (" 4 ", 4), ("", 1), (None, 1)])
+def test_a_number_of_a_job_is_read(value: str | None, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SLURM_RESTART_COUNT", raising=False)
+    if value is not None:
+        monkeypatch.setenv("SLURM_RESTART_COUNT", value)
+    assert job_number("SLURM_RESTART_COUNT", 1) == number
+
+
+@pytest.mark.parametrize("value", ["x", "1e3", "-1", "1.5", "\u00b2"])
+def test_another_value_of_a_job_is_rejected_by_name(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLURM_RESTART_COUNT", value)
+    with pytest.raises(ConfigError, match=f"SLURM_RESTART_COUNT={value} must be a whole number"):
+        job_number("SLURM_RESTART_COUNT")

@@ -320,3 +320,9 @@ def test_quotes_without_an_end_take_linear_time() -> None:
     begin = time.perf_counter()
     redact('password=\\"' * 3000)
     assert time.perf_counter() - begin < 2
+
+
+def test_a_secret_need_not_be_valid_utf8(monkeypatch: pytest.MonkeyPatch) -> None:
+    secret = b"\xff\xfe12345678".decode("utf-8", "surrogateescape")
+    monkeypatch.setenv("FOO_TOKEN", secret)
+    assert redact(f"with {secret} in it") == f"with {REDACTED} in it"
