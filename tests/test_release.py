@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from tests import ROOT
+from tests import ROOT, SOURCE
 from tests.release import changes, git, problems, release, version_of, write_version
 
 DAY = datetime.date(2026, 12, 1)
 CHANGELOG = "# Changelog\n\n## [Unreleased]\n\n- **Models.** One more.\n"
-PACKAGES = ("architectures", "experiments", "conf", "analysis", "slurm")
+PACKAGES = [path.name for path in (SOURCE / "archbench").iterdir() if path.is_symlink()]
 
 
 def commit(root: Path) -> None:
@@ -102,6 +102,7 @@ def test_a_release_has_the_committed_files_and_a_tag(
 ) -> None:
     for name in PACKAGES:
         shutil.copytree(ROOT / name, checkout / name, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(SOURCE, checkout / "src", symlinks=True, ignore=shutil.ignore_patterns("*.egg-info"))
     (checkout / ".gitignore").write_text("dist/\n*.local.yaml\n")
     write_version(checkout, "1.0.0", DAY)
     commit(checkout)
@@ -115,7 +116,7 @@ def test_a_release_has_the_committed_files_and_a_tag(
     assert (wheel.name, sdist.name) == ("archbench-1.0.0-py3-none-any.whl", "archbench-1.0.0.tar.gz")
     with tarfile.open(sdist) as archive:
         names = archive.getnames()
-    assert "archbench-1.0.0/conf/config.yaml" in names
+    assert "archbench-1.0.0/src/archbench/conf/config.yaml" in names
     assert not any("mine.local" in name or "/tests/" in name for name in names)
     metadata = zipfile.ZipFile(wheel).read("archbench-1.0.0.dist-info/METADATA").decode()
     assert "Project-URL: Repository, https://example.org/lab/archbench\n" in metadata
