@@ -18,7 +18,7 @@ from typing import NoReturn
 
 from archbench.architectures.nearest_name import nearest_name
 from archbench.experiments.runtime.errors import ConfigError, nearest
-from archbench.experiments.runtime.machine import ensure_home
+from archbench.experiments.runtime.machine import ensure_folders
 from archbench.experiments.runtime.preemption import ends_at_signals
 from archbench.experiments.runtime.special_files import refuse_pipes
 from archbench.experiments.runtime.streams import guard_streams
@@ -126,7 +126,7 @@ def main() -> None:
     """Run the module of the command that the arguments begin with."""
     guard_streams()
     refuse_pipes()
-    ensure_home()
+    ensure_folders()
     arguments = sys.argv[1:]
     if not arguments:
         _fail(_help())
@@ -141,10 +141,7 @@ def main() -> None:
         name, sys.argv[1:] = find_command(arguments)
     except ConfigError as error:
         _fail(f"error: {error}")
-    try:
-        sys.path.append(os.getcwd())  # for classes of the user, after all libraries
-    except FileNotFoundError:
-        _fail("error: the current folder was removed: change to another one")
+    sys.path.append(os.getcwd())  # for classes of the user, after all libraries
     os.environ["PYTHONSAFEPATH"] = "1"  # the same order in the processes that this one starts
     runpy.run_module(MODULES[name], run_name="__main__", alter_sys=True)
 

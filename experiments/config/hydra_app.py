@@ -60,7 +60,7 @@ from archbench.experiments.runtime.errors import (
     is_full,
     to_run_error,
 )
-from archbench.experiments.runtime.machine import ensure_home, process_rank
+from archbench.experiments.runtime.machine import ensure_folders, process_rank
 from archbench.experiments.runtime.preemption import ends_at_signals, is_default
 from archbench.experiments.runtime.secrets import redact
 from archbench.experiments.runtime.special_files import refuse_pipes
@@ -177,11 +177,11 @@ def _one_by_one(function: Callable[[DictConfig], object], found: list[Cell]) -> 
 def one_line_errors(config_name: str, words: Sequence[str], sweep: _Sweep | None = None) -> Iterator[None]:
     """End the process with one line and an exit code where the block raises a user's mistake."""
     guard_streams()
-    refuse_pipes()
-    ensure_home()
     end_with_parent()
     os.environ["HYDRA_FULL_ERROR"] = "1"  # exceptions reach us instead of Hydra's printer
     try:
+        refuse_pipes()
+        ensure_folders()
         yield
     except _CommandError as error:
         _fail(str(error), error.exit_code)

@@ -22,7 +22,7 @@ from typing import TypeVar
 from archbench.architectures.nearest_name import nearest_name
 from archbench.experiments.config.structured import typed
 from archbench.experiments.runtime.errors import ConfigError, RunError
-from archbench.experiments.runtime.machine import ensure_home
+from archbench.experiments.runtime.machine import ensure_folders
 from archbench.experiments.runtime.secrets import redact, refuse_secret
 from archbench.experiments.runtime.special_files import refuse_pipes
 from archbench.experiments.runtime.streams import guard_streams
@@ -64,7 +64,7 @@ def run_command(
     """
     guard_streams()
     refuse_pipes()
-    ensure_home()
+    ensure_folders()
     if shows_help(cls, description or "", arguments):
         return 0
     try:

@@ -145,4 +145,13 @@ def nearest(name: str, options: Iterable[str]) -> str:
     options = sorted(options)
     if (close := nearest_name(name, options, SYNONYMS)) is not None:
         return f"; did you mean '{close}'?"
-    return f"; options: {', '.join(options)}" if options else ""
+    return f"; options: {', '.join(map(_short, options))}" if options else ""
+
+
+def _short(option: str) -> str:
+    """Return a name as it is printed: that of a column may be the whole of a file that is no table."""
+    text = repr(option)[1:-1] if not option.isprintable() else option
+    return text if len(text) <= LONGEST_OPTION else f"{text[:LONGEST_OPTION]}..."
+
+
+LONGEST_OPTION = 100

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import re
+import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -90,6 +91,28 @@ def _text(path: Path) -> str:
 
 
 _UNSET = "start the processes of a run with torchrun or srun; for a single one, unset {names}"
+
+
+def ensure_folders() -> None:
+    """Check that the working folder exists, and name one for caches. A mistake ends the process.
+
+    Called by every command before it does anything else.
+    """
+    try:
+        if not _has_working_folder():
+            raise ConfigError("the working folder has been removed: change to another one (cd)")
+        ensure_home()
+    except (ConfigError, OSError) as error:
+        sys.stderr.write(f"error: {error}\n")
+        sys.exit(ConfigError.exit_code)
+
+
+def _has_working_folder() -> bool:
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        return False
+    return True
 
 
 def ensure_home() -> None:

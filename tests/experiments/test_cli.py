@@ -142,10 +142,3 @@ def test_a_sweep_trains_in_processes_of_its_own(tmp_path: Path) -> None:
 def test_the_package_installs_it() -> None:
     scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
     assert scripts == {"archbench": "archbench.experiments.cli:main"}
-
-
-def test_a_current_folder_that_was_removed_is_one_line(tmp_path: Path) -> None:
-    words = f"cd {tmp_path}; rmdir {tmp_path}; {sys.executable} -P -m archbench.experiments.cli check study=a"
-    done = subprocess.run(["bash", "-c", words], capture_output=True, text=True)
-    assert done.returncode == 2
-    assert done.stderr == "error: the current folder was removed: change to another one\n"

@@ -1,4 +1,4 @@
-"""F40 to F42: damaged state, settings out of bounds, and names of other programs."""
+"""F40 to F42, F56: damaged state, settings out of bounds, and names of other programs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ import pytest
 
 from archbench.analysis.files import csv_text
 from archbench.analysis.load.study import load_study
+from archbench.analysis.scaling.__main__ import read_points
 from archbench.analysis.stats.run_costs import cost_grid
+from archbench.experiments import check, cli
 from archbench.experiments.config.hydra_overrides import _dotted, _unknown_key, explain
 from archbench.experiments.run.live_view import look
 from archbench.experiments.run.model_files import read_model_spec
@@ -21,7 +23,7 @@ from archbench.experiments.run.planned import Planned
 from archbench.experiments.run.skipped_cells import refusals
 from archbench.experiments.run.summary import summary
 from archbench.experiments.runtime import run_lock
-from archbench.experiments.runtime.errors import CheckpointError, ConfigError, Preempted
+from archbench.experiments.runtime.errors import CheckpointError, ConfigError, DataError, Preempted
 from archbench.experiments.runtime.json_state import read_mark
 from archbench.experiments.runtime.preemption import stops_at_once
 from archbench.experiments.runtime.run_lock import RunLock, writer
@@ -253,3 +255,30 @@ def test_f42_a_list_given_as_one_value_and_a_missing_extra_say_what_to_type(reco
     text = "Could not find 'hydra/sweeper/optuna'\n\nAvailable options in 'hydra/sweeper':\n\tbasic"
     assert explain(ValueError(text)).endswith("pip install 'archbench[optuna]'")
     record("F42", "a list given as one value, the package of an extra missing", 2, "said what to type")
+
+
+def test_f56_a_working_folder_that_was_removed_is_said_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], record: Any
+) -> None:
+    (tmp_path / "there").mkdir()
+    monkeypatch.chdir(tmp_path / "there")
+    (tmp_path / "there").rmdir()
+    monkeypatch.setattr("sys.argv", ["archbench", "cost", "backbone=decoder"])
+    for work in (cli.main, lambda: check.main(["study=x", f"runs={tmp_path}"])):
+        with pytest.raises(SystemExit) as stopped:
+            work()
+        assert stopped.value.code == 2
+        assert capsys.readouterr().err.startswith("error: the working folder has been removed")
+    record("F56", "working folder removed", 2, "exit 2 in one line")
+
+
+def test_f56_a_file_that_is_no_table_is_not_printed_as_the_name_of_its_column(
+    tmp_path: Path, record: Any
+) -> None:
+    path = tmp_path / "points.csv"
+    path.write_bytes(bytes(3000))
+    with pytest.raises(DataError, match="no column 'Model Size'") as caught:
+        read_points(path)
+    assert len(str(caught.value)) < 400 + len(str(path))
+    assert str(caught.value).isprintable()
+    record("F56", "points of a scaling law that are zeros", 1, "exit 3 in one line")
