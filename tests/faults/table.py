@@ -19,7 +19,7 @@ import yaml
 
 from tests import ROOT
 
-RANDOM = ("F45", "F46", "F47", "F48", "F49", "F50", "F51", "F52", "F53", "F54")
+RANDOM = ("F45", "F46", "F47", "F48", "F49", "F50", "F51", "F52", "F53", "F54", "F55", "F56", "F57")
 """Faults of which each seed injects different ones, so that counts are summed."""
 TABLE = ROOT / "docs" / "reference" / "faults.csv"
 """The table of the page on reliability."""
