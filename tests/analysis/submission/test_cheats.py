@@ -121,7 +121,7 @@ CHEATS: dict[str, tuple[Edit, str]] = {
     ),
     "a model that imports the data": (
         code_edit("import torch\n", "import torch\nimport archbench.experiments.tasks\n", runs=True),
-        "my_toy.py imports experiments",
+        "my_toy.py imports archbench.experiments",
     ),
     "weights in a file": (
         lambda folder: (folder / "weights.npz").write_bytes(b""),
@@ -170,8 +170,8 @@ CHEATS: dict[str, tuple[Edit, str]] = {
         f"rules=0.9: this version of archbench checks submissions by rules {RULES}",
     ),
     "a changed harness": (
-        lambda folder: (folder / "experiments").mkdir(),
-        "experiments would replace an installed module",
+        lambda folder: (folder / "archbench").mkdir(),
+        "archbench would replace an installed module",
     ),
     "another optimizer": (
         record_edit(overrides=[*MODEL, "optimizer.weight_decay=0.5"]),

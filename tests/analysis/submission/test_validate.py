@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import shutil
 import sys
 from pathlib import Path
@@ -65,10 +66,13 @@ def test_the_yaml_of_a_model_is_submitted(
     forget_module()
     assert main([str(out), f"config_dir={desk}/conf", "run=/s0"]) == 0, capfd.readouterr()
     forget_module()
-    (out / "configs" / "backbone" / "shallow.yaml").write_text(SHALLOW.replace("40", "41"))
-    given = reasons(config)
-    assert "configs/backbone/shallow.yaml is not the file of submission.yaml" in given
-    assert any("is no run of the study" in line for line in given)
+    edited = out / "configs" / "backbone" / "shallow.yaml"
+    edited.write_text(SHALLOW.replace("40", "41"))
+    assert reasons(config) == ["configs/backbone/shallow.yaml is not the file of submission.yaml"]
+    record = yaml.safe_load((out / "submission.yaml").read_text())
+    record["configs"]["backbone/shallow.yaml"] = hashlib.sha256(edited.read_bytes()).hexdigest()
+    (out / "submission.yaml").write_text(yaml.safe_dump(record))
+    assert any("is no run of the study" in line for line in reasons(config))
 
 
 @pytest.mark.parametrize(
