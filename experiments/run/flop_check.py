@@ -30,8 +30,10 @@ from archbench.architectures.layers.mixture_of_depths import RoutedBlock
 from archbench.experiments.config.structured import PACKAGE
 from archbench.experiments.objectives.objective import View
 from archbench.experiments.run.product_flops import (
+    Unwritten,
     base_of,
     custom_flops,
+    has_packed,
     is_factorisation,
     is_foreign,
     is_opaque,
@@ -68,7 +70,7 @@ class Work:
     elementwise: float = 0
     """The most of other operations, which a model need not state."""
     unclear: bool = False
-    """True if the work depends on values, or an operation is not known."""
+    """True if the work depends on values, or an operation is not known or not seen."""
 
     @property
     def text(self) -> str:
@@ -82,9 +84,9 @@ class Work:
         return self.certain > TOLERANCE * stated.total or self.certain + self.possible > TOLERANCE * allowed
 
     def falls_short(self, stated: Flops) -> bool:
-        """Return True if it is certain to be less than stated: only for layers of linear products."""
-        linear = not (stated.attention or stated.mixer or self.possible or self.unclear)
-        return linear and stated.linear > TOLERANCE * (self.certain + self.elementwise)
+        """Return True if it is certain to be less than stated: only where all products are linear."""
+        linear = not (self.possible or self.unclear)
+        return linear and stated.total > TOLERANCE * (self.certain + self.elementwise)
 
 
 class ProductCounter(TorchDispatchMode):
@@ -97,6 +99,7 @@ class ProductCounter(TorchDispatchMode):
         """Storages with values that depend on the sequence."""
         self.weights = {storage for weight in model.parameters() for storage in storages(weight)}
         """Storages of parameters, which may be detached or frozen."""
+        self.unwritten = Unwritten()
         self.total = Work()
         self.all = 0.0
         """FLOPs of all products over all pairs, those of layers of the project too."""
@@ -114,6 +117,8 @@ class ProductCounter(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        if any(cls.__torch_dispatch__ is not Tensor.__torch_dispatch__ for cls in types):
+            return NotImplemented  # such as a nested tensor, which computes with tensors that come here
         operation = base_of(func)
         if not is_product(operation) and hasattr(func, "decompose"):
             with self:
@@ -121,6 +126,8 @@ class ProductCounter(TorchDispatchMode):
             if out is not NotImplemented:
                 return out
         out = func(*args, **kwargs)
+        if any(isinstance(leaf, Tensor) and leaf.is_nested for leaf in tree_leaves(out)):
+            raise NotImplementedError("nested tensors are counted with layout=torch.jagged only")
         operands = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
         depends = [self._depends(x) for x in operands]
         # PyTorch counts the backward pass of depthwise convolutions as if channels were connected.
@@ -133,10 +140,11 @@ class ProductCounter(TorchDispatchMode):
             self.repeatable = math.inf
         elif operation not in SIMPLE:
             self.repeatable += flops
+        self.add(unclear=self.unwritten.read(func, args, kwargs, out))
         if any(depends):
             results = [leaf for leaf in tree_leaves(out) if isinstance(leaf, Tensor)]
             self.dependent |= {storage for x in results for storage in storages(x)}
-            self._count(func, flops, out, operands, depends)
+            self._count(func, flops, out, operands, depends, has_packed(args))
         return out
 
     def _depends(self, x: Tensor) -> bool:
@@ -144,13 +152,22 @@ class ProductCounter(TorchDispatchMode):
         refs = storages(x)
         return not refs or any(ref in self.dependent for ref in refs)
 
-    def _count(self, func: Any, flops: float, out: Any, operands: list[Tensor], depends: list[bool]) -> None:
+    def _count(
+        self,
+        func: Any,
+        flops: float,
+        out: Any,
+        operands: list[Tensor],
+        depends: list[bool],
+        is_packed: bool,
+    ) -> None:
         operation, result = base_of(func), next((x for x in tree_leaves(out) if isinstance(x, Tensor)), None)
         made = 0 if result is None else result.numel()
         self.add(unclear=bool(DYNAMIC & set(getattr(func, "tags", ()))))
+        is_weighted = is_packed or (operation in SIMPLE and operands[0].layout == torch.strided)
         if operation in BATCHED and all(depends):
             self._add_pairs(flops, operands[-2], operands[-1], out)
-        elif flops and all(depends) and (operation not in SIMPLE or operands[0].layout != torch.strided):
+        elif flops and all(depends) and not is_weighted:
             self.add(possible=flops)
         elif flops:
             self.add(certain=flops * _inside(operation, operands[0], out))

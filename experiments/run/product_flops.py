@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -17,6 +18,8 @@ OPERATIONS = ("aten", "prim", "prims", "profiler", "c10d", "_c10d_functional")
 """Libraries of operations of PyTorch."""
 NO_PRODUCT = {torch.Tag.core, torch.Tag.pointwise, torch.Tag.reduction, torch.Tag.inplace_view}
 """Tags of operations that are no products, those with rules below left out."""
+EMPTY = (aten.empty, aten.empty_like, aten.empty_strided, aten.new_empty, aten.new_empty_strided)
+"""Operations that return memory without values."""
 COMPLEX = 4
 """Products of real numbers for one of complex numbers."""
 
@@ -50,6 +53,17 @@ def _added_product(_: Any, left: Tensor, right: Tensor, **__: Any) -> float:
     return 2.0 * elements(left) * right.shape[-1]
 
 
+def _sampled_product(sampled: Tensor, left: Tensor, *_: Any, **__: Any) -> float:
+    return 2.0 * elements(sampled) * left.shape[-1]
+
+
+def _weighted_bags(
+    table: Tensor, indices: Tensor, *rest: Any, per_sample_weights: Any = None, **_: Any
+) -> float:
+    weights = rest[4] if len(rest) > 4 else per_sample_weights
+    return 0.0 if weights is None else 2.0 * indices.numel() * table.shape[-1]
+
+
 RULES: dict[Any, Callable[..., float]] = {
     aten._trilinear: _trilinear,
     aten._euclidean_dist: _distances,
@@ -63,6 +77,9 @@ RULES: dict[Any, Callable[..., float]] = {
     aten.addbmm: _added_product,
     aten._sparse_addmm: _added_product,
     aten._addmm_activation: _added_product,
+    aten.sparse_sampled_addmm: _sampled_product,
+    aten._embedding_bag: _weighted_bags,
+    aten._embedding_bag_forward_only: _weighted_bags,
 }
 """Products that PyTorch's own registry lacks."""
 
@@ -97,12 +114,30 @@ def product_flops(operation: Any, args: Any, kwargs: Any, out: Any) -> float:
             if isinstance(x, Tensor) and x.layout != torch.strided:
                 flops *= elements(x) / max(x.numel(), 1)
     elif operation in RULES:
-        flops = RULES[operation](*args, out=out)
+        flops = RULES[operation](*args, **kwargs, out=out)
     elif is_factorisation(operation):
         flops = _factorisation(operation, [x for x in args if _is_matrix(x)])
+    elif _LINEAR.search(str(operation).partition(".")[2]) or has_packed(args):
+        flops = _linear(next((x for x in args if isinstance(x, Tensor)), None), result)
     else:
         return 0.0
     return flops * (COMPLEX if result is not None and result.is_complex() else 1)
+
+
+_LINEAR = re.compile(r"(?:^|_)(?:mm|linear|gemm|matmul)(?:_|$)")
+"""Name of a product of the rows of its first operand, as those of integers are."""
+
+
+def has_packed(args: Any) -> bool:
+    """Return True for an operation with packed weights, as of quantized layers, which are no tensors."""
+    return any(isinstance(x, torch.ScriptObject) for x in args)
+
+
+def _linear(x: Tensor | None, result: Tensor | None) -> float:
+    """Return the FLOPs of a linear map of the rows of ``x``; 0 if the result has other rows."""
+    if x is None or result is None or not x.ndim or x.shape[:-1] != result.shape[:-1]:
+        return 0.0
+    return 2.0 * elements(x) * result.shape[-1]
 
 
 def _is_matrix(x: Any) -> bool:
@@ -157,6 +192,34 @@ def storages(x: Tensor) -> list[StorageWeakRef]:
         return [StorageWeakRef(part.untyped_storage()) for part in parts]
     except NotImplementedError:
         return []
+
+
+class Unwritten:
+    """Empty tensors that no operation has written. A kernel that PyTorch does not see may have."""
+
+    def __init__(self) -> None:
+        self._storages: set[StorageWeakRef] = set()
+
+    def read(self, func: Any, args: Any, kwargs: Any, out: Any) -> bool:
+        """Follow an operation; return True if it reads such a tensor, for the first time."""
+        schema = getattr(func, "_schema", None)
+        if schema is None:
+            return False
+        if base_of(func) in EMPTY:
+            self._storages.update(_all_storages(out))
+            return False
+        given = dict(zip((argument.name for argument in schema.arguments), args, strict=False)) | kwargs
+        written = {x.name for x in schema.arguments if x.alias_info is not None and x.alias_info.is_write}
+        self._storages -= _all_storages([given.get(name) for name in written])
+        if is_view(func) and not written:
+            return False
+        found = self._storages & _all_storages(list(given.values()))
+        self._storages -= found
+        return bool(found)
+
+
+def _all_storages(tree: Any) -> set[StorageWeakRef]:
+    return {ref for x in tree_leaves(tree) if isinstance(x, Tensor) for ref in storages(x)}
 
 
 def custom_flops(operands: list[Tensor], depends: list[bool], weights: set[StorageWeakRef]) -> float:

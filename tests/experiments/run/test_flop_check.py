@@ -1,5 +1,6 @@
 """The check of the FLOPs that a model of the user's code states: honest models pass, others do not."""
 
+import ctypes
 import dataclasses
 
 import pytest
@@ -256,6 +257,14 @@ def of_identity(layer):
     return torch.eye(D) + layer.out.weight / 100
 
 
+def as_int8(x):
+    return (10 * x.detach()).to(torch.int8)
+
+
+def nested(x_BTD, layout):
+    return torch.nested.as_nested_tensor(list(x_BTD.unbind(0)), layout=layout)
+
+
 UNSEEN = {
     "bilinear": lambda m, x: nn.functional.bilinear(x, x, m.tensor_DDD),
     "mv": lambda m, x: rows_of(x, lambda x_D: torch.mv(m.out.weight, x_D)),
@@ -270,6 +279,15 @@ UNSEEN = {
     ),
     "sparse": lambda m, x: torch.sparse.mm(m.out.weight.detach().to_sparse(), x[0].mT).mT[None],
     "complex": lambda m, x: (x.to(torch.cfloat) @ m.out.weight.to(torch.cfloat)).real,
+    "int8": lambda m, x: torch._int_mm(as_int8(x[0]), as_int8(m.out.weight))[None].to(x.dtype),
+    "int8_pack": lambda m, x: torch._weight_int8pack_mm(
+        x[0].detach().bfloat16(), as_int8(m.out.weight), torch.ones(D, dtype=torch.bfloat16)
+    )[None].to(x.dtype),
+    "quantized": lambda m, x: torch.ao.nn.quantized.dynamic.Linear(D, D)(x.detach()),
+    "embedding_bag": lambda m, x: nn.functional.embedding_bag(
+        torch.arange(D).expand(T, D), m.out.weight, per_sample_weights=x[0], mode="sum"
+    )[None],
+    "nested": lambda m, x: torch.stack(m.out(nested(x, torch.jagged)).unbind()),
 }
 
 
@@ -301,6 +319,57 @@ class Checkpointed(Layer):
 class High(Layer):
     def flops(self, length):
         return Flops(linear=10 * linear_flops(self, length))
+
+
+class HighMixer(Layer):
+    """States a recurrence that it does not have, and computes elementwise."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.LayerNorm(D)
+
+    def forward(self, x_BTD, context):
+        return nn.functional.gelu(self.out(self.norm(x_BTD)))
+
+    def flops(self, length):
+        return super().flops(length) + Flops(mixer=10**4 * length)
+
+
+class HighAttention(Layer):
+    def flops(self, length):
+        return super().flops(length) + Flops(attention=10**4 * length)
+
+
+class Scan(Layer):
+    """A recurrence in a kernel that PyTorch does not see, which writes to an empty tensor."""
+
+    def forward(self, x_BTD, context):
+        y_BTD = self.out(x_BTD)
+        states_BTD = torch.empty_like(y_BTD)
+        ctypes.memset(states_BTD.data_ptr(), 0, states_BTD.nbytes)
+        return y_BTD + states_BTD
+
+    def flops(self, length):
+        return super().flops(length) + Flops(mixer=1000 * length)
+
+
+class Gated(Layer):
+    """An elementwise recurrence, without outer products."""
+
+    def forward(self, x_BTD, context):
+        state, steps = torch.zeros_like(x_BTD[:, 0]), []
+        for x_BD in self.out(x_BTD).unbind(1):
+            state = state * x_BD.sigmoid() + x_BD
+            steps.append(state)
+        return torch.stack(steps, 1)
+
+    def flops(self, length):
+        return super().flops(length) + Flops(mixer=4 * length * D)
+
+
+class OldNested(Layer):
+    def forward(self, x_BTD, context):
+        return torch.stack(self.out(nested(x_BTD, torch.strided)).unbind())
 
 
 class NotANumber(Layer):
@@ -354,6 +423,8 @@ HONEST = [
     Library,
     Choosing,
     Checkpointed,
+    Scan,
+    Gated,
 ]
 UNDERSTATED = [
     Half,
@@ -391,8 +462,14 @@ def test_a_backward_pass_with_more_products_is_named():
     assert "the backward pass of 24 tokens takes" in str(problem(Backward))
 
 
-def test_flops_stated_too_high_for_linear_layers_are_named():
-    assert "blocks.0.mixer (High) takes" in str(problem(High))
+@pytest.mark.parametrize("layer", [High, HighMixer, HighAttention])
+def test_flops_stated_too_high_for_linear_layers_are_named(layer):
+    assert f"blocks.0.mixer ({layer.__name__}) takes" in str(problem(layer))
+
+
+def test_a_nested_tensor_that_cannot_be_counted_is_an_error():
+    with pytest.raises(NotImplementedError, match=r"layout=torch\.jagged"):
+        problem(OldNested)
 
 
 def test_flops_that_are_no_number_are_one_line():
