@@ -8,6 +8,8 @@ meta device.
 from __future__ import annotations
 
 import dataclasses
+import re
+import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -84,9 +86,18 @@ class Sizes:
         return model
 
     def on_meta(self, cls: type[Backbone], config: BackboneConfig) -> Backbone:
-        """The model without memory: shapes only."""
-        with torch.device("meta"), _Undrawn():
-            return self.build(cls, config)
+        """The model without memory: shapes only. Raises RuntimeError where that is why it cannot be built."""
+        try:
+            with torch.device("meta"), _Undrawn():
+                return self.build(cls, config)
+        except RuntimeError as error:  # PyTorch's message is on the operation, and not on why it is called
+            if not re.search(r"\bmeta\b", str(error), re.IGNORECASE):
+                raise
+            what = textwrap.shorten(str(error).partition(". ")[0], 80, placeholder=" ...")
+            raise RuntimeError(
+                "the model is built without data first, on the meta device, to know its size, and its "
+                f'constructor needs values ({what}): give the tensors that it reads device="cpu"'
+            ).with_traceback(error.__traceback__) from error
 
 
 DRAWS = (Tensor.normal_, Tensor.uniform_, nn.init.normal_, nn.init.uniform_, nn.init.kaiming_uniform_)

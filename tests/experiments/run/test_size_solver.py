@@ -2,6 +2,7 @@ import dataclasses
 import functools
 
 import pytest
+import torch
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
@@ -175,6 +176,24 @@ def test_without_a_target_all_widths_stay():
 def test_without_a_width_or_a_target_the_message_names_both():
     with pytest.raises(ValueError, match=r"d_model is null.*scale\.targets"):
         match(Decoder, DecoderConfig(), ScaleConfig(axis="non_embedding", target=None), SIZES)
+
+
+class ReadsValues(Decoder):
+    def __init__(self, config, **sizes):
+        super().__init__(config, **sizes)
+        self.scale = next(self.parameters()).sum().item()
+
+
+class Sparse(Decoder):
+    def __init__(self, config, **sizes):
+        super().__init__(config, **sizes)
+        self.register_buffer("mask", torch.ones(3, 3).to_sparse())
+
+
+@pytest.mark.parametrize("cls", [ReadsValues, Sparse])
+def test_a_constructor_that_reads_values_is_told_of_the_meta_device(cls):
+    with pytest.raises(RuntimeError, match=r'built without data .*: give .* device="cpu"$'):
+        SIZES.on_meta(cls, DecoderConfig(d_model=64))
 
 
 def test_training_costs_three_forward_passes_for_each_task_token():
