@@ -6,6 +6,7 @@ All take linear time: quantifiers are possessive or bounded.
 from __future__ import annotations
 
 import itertools
+import os
 import re
 from collections.abc import Callable
 
@@ -103,7 +104,13 @@ def _scheme(match: re.Match[str]) -> str:
 
 
 def _dense(match: re.Match[str]) -> str:
-    return REDACTED if is_dense(match[0]) else match[0]
+    return REDACTED if is_dense(match[0]) and not _is_path(match[0]) else match[0]
+
+
+def _is_path(text: str) -> bool:
+    """Return True for a path that is there, or in a folder that is. Keys in base64 have slashes too."""
+    parent = os.path.dirname(text).strip("/")
+    return "/" in text and (os.path.exists(text) or (parent != "" and os.path.isdir(os.path.dirname(text))))
 
 
 def _weak(match: re.Match[str]) -> str:

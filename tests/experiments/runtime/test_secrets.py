@@ -8,6 +8,7 @@ import shlex
 import time
 import urllib.parse
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import yaml
@@ -163,6 +164,17 @@ def test_secrets_after_an_escape_go(escape: str, text: str, monkeypatch: pytest.
     clean = redact([f"first{escape}{text}{escape}last"])[0]
     assert clean.startswith(f"first{escape}")
     assert not [secret for secret in ("canary", HF, HEX, "hunterhunter") if secret in clean]
+
+
+def test_the_path_of_a_folder_stays_and_a_key_with_slashes_goes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A remedy names what to delete."""
+    monkeypatch.chdir(tmp_path)
+    (folder := Path("DATA/C1/d3f8a9b4c4f5e6d8")).mkdir(parents=True)
+    text = f"{folder}/train.bin: changed; delete {folder} and run again"
+    assert redact(text) == text
+    assert redact("the key /K7/MDENGbPxRfiCYEXAMPLEKEYx1y2 is it") == f"the key {REDACTED} is it"
 
 
 def test_secrets_beside_their_names_go() -> None:
