@@ -41,7 +41,10 @@ def _handle_bus_errors() -> None:
 
 
 def _end(signal_number: int) -> None:
-    cut = [path for path, size in _sizes.items() if _bytes(path) < size]
+    # What is mapped stays if its file is removed, as preparation does, but not on every network's disk.
+    sizes = {path: _bytes(path) for path in _sizes}
+    cut = [path for path, size in sizes.items() if size is not None and size < _sizes[path]]
+    cut = cut or [path for path, size in sizes.items() if size is None]
     names = ", ".join(map(str, cut)) or ", ".join(str(path) for path in _sizes)
     reason = "was cut, or removed, while" if cut else "cannot be read from its disk, where"
     remedy = "delete its folder and run again to prepare it"
@@ -49,8 +52,8 @@ def _end(signal_number: int) -> None:
     os._exit(DataError.exit_code)
 
 
-def _bytes(path: Path) -> int:
+def _bytes(path: Path) -> int | None:
     try:
         return path.stat().st_size
     except OSError:
-        return 0
+        return None

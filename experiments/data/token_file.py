@@ -75,8 +75,8 @@ class TokenFile:
     tokenizer: TextTokenizer
     streams: dict[str, TokenStream]
     """Memory-mapped tokens and text of each split."""
-    states: dict[str, tuple[int, int, int]]
-    """Size, inode and time of the last write of each file, from before it was verified."""
+    states: dict[str, tuple[int, int, int, int]]
+    """Size, inode and times of change of each file, from before it was verified."""
 
     @property
     def tokens(self) -> dict[str, NDArray[np.integer]]:
@@ -149,13 +149,16 @@ def verify_opened() -> None:
             verify(file.folder, file.meta)
 
 
-def _states(folder: Path, meta: Meta) -> dict[str, tuple[int, int, int]]:
-    """Return size, inode and time of the last write of each file of ``_sizes`` that exists."""
+def _states(folder: Path, meta: Meta) -> dict[str, tuple[int, int, int, int]]:
+    """Return size, inode, and times of change of each file of ``_sizes`` that exists.
+
+    Only the kernel sets the second time (ctime), so that restoring the first does not hide a change.
+    """
     states = {}
     for name in _sizes(meta):
         with suppress(OSError):
             stat = (folder / name).stat()
-            states[name] = stat.st_size, stat.st_ino, stat.st_mtime_ns
+            states[name] = stat.st_size, stat.st_ino, stat.st_mtime_ns, stat.st_ctime_ns
     return states
 
 
