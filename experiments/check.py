@@ -26,10 +26,19 @@ from archbench.experiments.runtime.errors import (
 from archbench.experiments.runtime.run_lock import writer
 from archbench.experiments.runtime.special_files import wrong_kinds
 from archbench.experiments.runtime.yaml_state import read_yaml
-from archbench.experiments.tracking.run_files import FETCHED, HASHED, TOKENIZER, RunResult, damaged_files
+from archbench.experiments.tracking.run_files import (
+    CHECKPOINT,
+    FETCHED,
+    HASHED,
+    TOKENIZER,
+    RunResult,
+    damaged_files,
+)
 from archbench.experiments.tracking.run_folder import LOST, NO_RUN, RunFolder, StudyFolders
 
 REPLACE = "put the file in its place, or remove the run's folder and train it again"
+FOLDERS = ("checkpoints", "routing", "failures")
+"""Folders in the folder of a run."""
 AGAIN = "remove the run's folder to begin again"
 
 
@@ -92,7 +101,10 @@ def check_study(study: Path) -> Report:
 
 def _check_run(folder: Path, report: Report) -> set[Path]:
     """Check a run, and return the folder of its prepared tokens, if it exists. Raises OSError."""
-    if other := [f"{path}: is {kind}, not a file: {REPLACE}" for path, kind in wrong_kinds(folder)]:
+    other = [f"{path}: is {kind}, not a file: {REPLACE}" for path, kind in wrong_kinds(folder)]
+    places = [path for path in map(folder.joinpath, FOLDERS) if path.exists() and not path.is_dir()]
+    other += [f"{path}: is a file, not a folder: put the folder in its place, or {AGAIN}" for path in places]
+    if other:
         report.runs += 1
         report.records += other
         return set()
@@ -123,6 +135,9 @@ def _check_record(folder: Path, report: Report) -> tuple[RunResult | None, bool]
     contents = {name: (folder / name).read_bytes() if (folder / name).exists() else None for name in HASHED}
     if TOKENIZER in result.files and contents[TOKENIZER] is None and run.checkpoints.exists():
         contents[TOKENIZER] = b""  # its model cannot be used without it
+    manifest = CHECKPOINT.format(step=result.saved_step or 0)
+    if (folder / manifest).is_file():
+        contents[manifest] = (folder / manifest).read_bytes()
     damaged = damaged_files(result, contents)
     for name in damaged:
         report.records.append(f"{folder / name}: has changed since the run ended: {LOST}")
@@ -140,6 +155,7 @@ def _check_checkpoints(folder: Path, final: int | None, key: str | None, report:
         key: run key; None if its files cannot be read.
     """
     from archbench.experiments.run.model_files import RECORD, foreign, read_model_spec, retraining, rewriting
+    from archbench.experiments.run.resume_compatibility import check_checkpoints
     from archbench.experiments.training.checkpoints.checkpoint import broken, committed, place
 
     checkpoints = committed(folder / "checkpoints")
@@ -166,6 +182,11 @@ def _check_checkpoints(folder: Path, final: int | None, key: str | None, report:
             is_any_intact = True
     if checkpoints and not fetched:
         _check_saved(folder, final, report)
+    elif final is None and not fetched:
+        try:
+            check_checkpoints(folder)  # all of them may be lost
+        except CheckpointError as error:
+            report.records.append(str(error))
 
 
 def _check_saved(folder: Path, final: int | None, report: Report) -> None:

@@ -6,22 +6,29 @@ Each fact has a value in the result and a value that follows from another record
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+import torch
+
 from archbench.experiments.config.digest import result_settings, settings_digest
 from archbench.experiments.config.structured import component
 from archbench.experiments.evaluation.measure import divergence
+from archbench.experiments.run.model_files import read_model_spec
+from archbench.experiments.run.plan import STATE_LENGTH
 from archbench.experiments.runtime.errors import RunError
 from archbench.experiments.runtime.run_status import RunStatus
 from archbench.experiments.runtime.secret_patterns import REDACTED
 from archbench.experiments.runtime.yaml_state import read_yaml
-from archbench.experiments.tasks.metrics import Metric
-from archbench.experiments.tracking.run_files import HASHED, RunResult
+from archbench.experiments.tasks.metrics import DOCUMENTS, JACKKNIFE_GROUPS, Metric, ratio_standard_error
+from archbench.experiments.tracking.run_files import CHECKPOINT, HASHED, RunResult
 from archbench.experiments.tracking.run_folder import RunFolder
+from archbench.experiments.training.checkpoints.checkpoint import stored_state
 
 COUNTERS = {"steps": "step"} | {name: name for name in ("tokens", "flops", "seconds", "device_seconds")}
 """Fields of ``TrainingSummary`` that a row of metrics.jsonl has too, with their names there."""
@@ -59,6 +66,8 @@ def contradictions(run: RunFolder, result: RunResult, damaged: Collection[str] =
     config = {} if "config.yaml" in damaged else _config(run)
     facts = [
         *(() if "metrics.jsonl" in damaged else _curve(run, result, config)),
+        *(() if "metrics.jsonl" in damaged else _rows(run, result)),
+        *_model(run, result),
         *_training(result),
         *_status(result),
         *_metrics(result),
@@ -97,6 +106,46 @@ def _curve(run: RunFolder, result: RunResult, config: Mapping[str, Any]) -> Iter
         yield Fact(f"validation.{name}", values[name], last[-1].measured[name], where)
 
 
+def _rows(run: RunFolder, result: RunResult) -> Iterator[Fact]:
+    """Yield the rows of metrics.jsonl, which the last checkpoint has the number and the hash of."""
+    if result.saved_step is None or (result.resume is not None and "metrics.jsonl" in result.resume.changed):
+        return
+    state = stored_state((run.root / CHECKPOINT.format(step=result.saved_step)).parent)
+    if state is None or not (record := state.get("metrics")):
+        return
+    content = run.metrics.read_bytes() if run.metrics.is_file() else b""
+    saved, where = content[: record["bytes"]], "the last checkpoint"
+    yield Fact("the number of rows in metrics.jsonl", saved.count(b"\n"), record["rows"], where)
+    yield Fact("the hash of metrics.jsonl", hashlib.sha256(saved).hexdigest(), record["sha256"], where)
+    # The last validation may have been repeated, and its row written after the checkpoint.
+    counts = Counter(f"{row.kind} rows of step {row.step}" for row in run.rows())
+    for name, count in counts.items():
+        yield Fact(f"the number of {name}", count, 1, "a run")
+
+
+def _model(run: RunFolder, result: RunResult) -> Iterator[Fact]:
+    """Yield sizes of the model, which follow from model.json, those of a readout left out."""
+    found = result.parameters
+    if found is None:
+        return
+    parts = found.embedding + found.body + found.head
+    yield Fact("parameters.total", found.total, parts, "the sum of its parts")
+    try:
+        spec = read_model_spec(run.root)
+        with torch.device("meta"):
+            model = spec.backbone_class(spec.config, vocab_size=spec.vocab_size, max_length=spec.max_length)
+        true = model.parameters_by_part()
+        source = STATE_LENGTH if model.capabilities.encoder_decoder else 0
+        state_bytes = model.state_bytes(STATE_LENGTH, source)
+    except Exception:  # of the user's code, or of a file that is reported as damaged
+        return
+    where = "the model of model.json"
+    yield Fact("parameters.embedding", found.embedding, true.embedding, where)
+    yield Fact("parameters.body", found.body, true.body, where)
+    yield Fact("parameters.active", found.active, found.total - true.inactive, where)
+    yield Fact("state_bytes_2k", result.state_bytes_2k, state_bytes, where)
+
+
 def _training(result: RunResult) -> Iterator[Fact]:
     """Yield the rates of a training, and its counters as far as they follow from the plan."""
     training, planned = result.training, result.planned
@@ -127,6 +176,8 @@ def _status(result: RunResult) -> Iterator[Fact]:
             yield Fact(
                 "metrics on the test split", "none" if not result.test_metrics else "some", "some", where
             )
+    elif training is not None:
+        yield Fact("a message", "missing" if result.message is None else "there", "there", where)
     ended = training is not None and planned is not None and training.steps == planned.steps
     metrics = [*result.metrics, *result.validation]
     if result.status == RunStatus.DIVERGED and ended and result.validation and result.test_metrics:
@@ -149,6 +200,34 @@ def _metrics(result: RunResult) -> Iterator[Fact]:
             if len(sums) == 2 and sums[1]:
                 name = f"{section}.{metric.name} on {metric.split}"
                 yield Fact(name, metric.value, sums[0] / sums[1], "cluster_totals")
+            yield from _sampling(metric, f"{section}.{metric.name} on {metric.split}: ")
+    tests = result.test_metrics
+    if tests and result.validation:
+        names = [metric.name for metric in result.validation]
+        yield Fact("metrics on the test split", [m.name for m in tests][: len(names)], names, "validation")
+        of_validation = {metric.name: metric for metric in result.validation}
+        for metric in tests:
+            if (other := of_validation.get(metric.name)) is not None:
+                for name in ("direction", "unit", "averaging", "likelihood", "samples"):
+                    pair = getattr(metric, name), getattr(other, name)
+                    yield Fact(f"metrics.{metric.name} on test: {name}", *pair, "validation")
+
+
+def _sampling(metric: Metric, prefix: str) -> Iterator[Fact]:
+    """Yield what the sums of clusters say of the number of items and the standard error."""
+    totals = np.array(metric.cluster_totals or [], dtype=np.float64)
+    if metric.likelihood is not None or "accuracy" in metric.name:
+        better = "higher" if metric.likelihood is None else "lower"
+        yield Fact(f"{prefix}direction", metric.direction, better, "such a metric")
+    if metric.clusters is None or not len(totals):
+        return
+    if metric.clustered_by == "example":
+        yield Fact(f"{prefix}items", metric.items, metric.clusters, "clusters of one example")
+    if len(totals) not in (JACKKNIFE_GROUPS, DOCUMENTS):  # groups of clusters else
+        yield Fact(f"{prefix}clusters", metric.clusters, len(totals), "cluster_totals")
+    if len(totals) == metric.clusters:
+        error, _ = ratio_standard_error(totals[:, 0], totals[:, 1], np.arange(len(totals)))
+        yield Fact(f"{prefix}standard_error", metric.standard_error, error, "cluster_totals")
 
 
 def _settings(run: RunFolder, result: RunResult, config: Mapping[str, Any]) -> Iterator[Fact]:

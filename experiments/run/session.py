@@ -10,7 +10,7 @@ from __future__ import annotations
 import datetime
 import os
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -204,7 +204,9 @@ class RunSession:
             raise failure
         result = self._final_result(self.trainer, failure)
         self._mark_changed_code(result, changed)
-        failure = store_result(self.folder, result, failure, self.console.log)
+        ended, failure = failure, store_result(self.folder, result, failure, self.console.log)
+        if failure is not ended:  # nothing was written
+            set_failure(result, failure)
         if isinstance(failure, LockedError):
             self.tracker.close(None, LockedError.exit_code)
             raise failure
@@ -213,11 +215,11 @@ class RunSession:
         if failure is not None:
             self.console.log(f"{result.status}: {result.message}")
             raise failure
-        ended = len(list(self.folder.root.parents[1].glob("*/s*/result.json")))
-        verb = "has" if ended == 1 else "have"
+        runs = len(list(self.folder.root.parents[1].glob("*/s*/result.json")))
+        verb = "has" if runs == 1 else "have"
         self.console.log(
             f"complete in {clock(self.trainer.state.seconds)} "
-            f"({plural(ended, 'run')} of study {self.settings.study.name} {verb} ended)"
+            f"({plural(runs, 'run')} of study {self.settings.study.name} {verb} ended)"
         )
         for line in closing_lines(self.folder.root, result):
             self.console.log(line)
@@ -228,12 +230,13 @@ class RunSession:
         def verify() -> None:
             self.lock.check()
             verify_opened()
-            saved = checkpoint.newest_step(self.folder.checkpoints)
-            if failure is None and saved != trainer.state.step:
-                raise CheckpointError(
-                    f"{self.folder.checkpoints}: the checkpoint of step {trainer.state.step} was removed "
-                    "while the run was evaluated: the same command trains again what is lost"
-                )
+            if failure is None:
+                self._verify_checkpoint(trainer.state.step)
+            with suppress(OSError):  # the checkpoint is complete without it
+                if checkpoint.note_saved(self.folder.checkpoints):
+                    self.console.log(
+                        f"warning: {self.folder.root / checkpoint.SAVED} was damaged: written again"
+                    )
 
         try:
             if failure is None or isinstance(failure, Preempted):
@@ -243,6 +246,16 @@ class RunSession:
         except RunError as error:
             return error
         return failure
+
+    def _verify_checkpoint(self, step: int) -> None:
+        """Raise CheckpointError if the last checkpoint was removed or changed."""
+        folder, remedy = self.folder.checkpoints, "the same command trains again what is lost"
+        if checkpoint.newest_step(folder) != step:
+            raise CheckpointError(
+                f"{folder}: the checkpoint of step {step} was removed while the run was evaluated: {remedy}"
+            )
+        if (reason := checkpoint.broken(checkpoint.place(folder, step))) is not None:
+            raise CheckpointError(f"{checkpoint.place(folder, step)}: {reason}: {remedy}")
 
     def _mark_changed_code(self, result: RunResult, changed: list[str]) -> None:
         """Record that modules were edited after the code was hashed and before they were imported."""
@@ -260,9 +273,7 @@ class RunSession:
     def _final_result(self, trainer: Trainer, failure: BaseException | None) -> RunResult:
         """Return the result of a run that has trained."""
         result, peak = self.result, peak_memory(trainer.device)
-        result.status = RunStatus("complete" if failure is None else getattr(failure, "status", "preempted"))
-        if failure is not None:
-            result.message = redact(failure.reason if isinstance(failure, Preempted) else str(failure))
+        set_failure(result, failure)
         if result.status == RunStatus.OOM:
             result.message = f"{result.message} (peak {peak / 2**20:,.0f} MiB)"
         if trainer.state.fallbacks:
@@ -275,6 +286,13 @@ class RunSession:
         result.training = training_summary(trainer, peak)
         result.finished_at = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         return result
+
+
+def set_failure(result: RunResult, failure: BaseException | None) -> None:
+    """Set the status of a result, and its message if the run failed."""
+    result.status = RunStatus("complete" if failure is None else getattr(failure, "status", "preempted"))
+    if failure is not None:
+        result.message = redact(failure.reason if isinstance(failure, Preempted) else str(failure))
 
 
 def _acquire(lock: RunLock, guards: ExitStack) -> None:

@@ -27,6 +27,9 @@ TOKENIZER = "tokenizer.json"
 HASHED = ("config.yaml", "provenance.json", "metrics.jsonl", TOKENIZER)
 """Files with a hash in result.json; only a run that trained a tokenizer has a tokenizer file."""
 
+CHECKPOINT = "checkpoints/step-{step:08d}/MANIFEST.json"
+"""File with the hashes of a checkpoint. That of the last one has a hash in result.json."""
+
 FETCHED = "wandb-fetched.json"
 """File of a run that was copied back from W&B, which has no checkpoints."""
 
@@ -233,7 +236,7 @@ class RunResult(Record):
     finished_at: str | None = None
     """When the result was written, UTC."""
     files: dict[str, FileRecord] = {}
-    """The files of ``HASHED`` that the run has."""
+    """The files of ``HASHED`` that the run has, and the ``CHECKPOINT`` that it ended with."""
     checksum: str = ""
     """Hash of everything else."""
 

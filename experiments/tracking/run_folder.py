@@ -37,6 +37,7 @@ from archbench.experiments.runtime.json_state import read_model
 from archbench.experiments.runtime.run_status import FINAL
 from archbench.experiments.runtime.secrets import redact
 from archbench.experiments.tracking.run_files import (
+    CHECKPOINT,
     HASHED,
     EvaluationRow,
     MetricRow,
@@ -262,6 +263,9 @@ class RunFolder:
                 files[name] = {"bytes": self._bytes, "sha256": self._running.hexdigest()}
             elif path.exists():
                 files[name] = file_record(path.read_bytes()).tree()
+        step = (tree.get("training") or {}).get("steps")
+        if step and (manifest := _content(self.root / (name := CHECKPOINT.format(step=step)))) is not None:
+            files[name] = file_record(manifest).tree()
         content = {**tree, "files": files}
         write_json(self.root / "result.json", {**content, "checksum": checksum(content)})
 

@@ -18,7 +18,7 @@ from archbench.experiments.data.corpus import CorpusConfig
 from archbench.experiments.data.token_file import open_token_file
 from archbench.experiments.data.tokenizers.tokenizer import TokenizerConfig
 from archbench.experiments.tracking.run_files import FETCHED, checksum
-from archbench.experiments.training.checkpoints.checkpoint import SAVED
+from archbench.experiments.training.checkpoints.checkpoint import SAVED, describe
 from tests.experiments import commands
 from tests.results import write_result
 
@@ -140,6 +140,15 @@ CONTRADICTIONS: dict[str, Callable[[dict[str, Any]], object]] = {
     "backbone is mamba": lambda tree: tree.update(backbone="mamba"),
     "fingerprint is 0123": lambda tree: tree.update(fingerprint="0123"),
     "the hash of config.yaml is missing": lambda tree: tree.update(files={}),
+    "a message is missing, but there in a run with status oom": lambda tree: tree.update(status="oom"),
+    "parameters.total is 10, but": lambda tree: tree["parameters"].update(total=10),
+    "parameters.active is 99999, but": lambda tree: tree["parameters"].update(active=99999),
+    "parameters.body is 9, but": lambda tree: tree["parameters"].update(body=9),
+    "state_bytes_2k is 9, but": lambda tree: tree.update(state_bytes_2k=9),
+    "direction is lower, but higher": lambda tree: first(tree).update(direction="lower"),
+    "items is 8000, but": lambda tree: first(tree).update(items=8000),
+    "standard_error is 0.001, but": lambda tree: first(tree).update(standard_error=0.001),
+    r"metrics on the test split is \['bits_per_answer'\], but": lambda tree: tree["metrics"].pop(0),
 }
 
 
@@ -152,7 +161,38 @@ def test_a_result_that_contradicts_another_record_is_named(run: Path, message: s
     path.write_text(json.dumps({**tree, "checksum": checksum(tree)}))
     report = check_study(run.parents[1])
     assert report.exit_code == 6
-    assert any(re.search(f"result.json: {message}", line) for line in report.records), report.records
+    assert any(re.search(f"result.json: .*{message}", line) for line in report.records), report.records
+
+
+@pytest.mark.parametrize("change", [lambda lines: lines[2:], lambda lines: [*lines, lines[-1]]])
+def test_rows_that_were_removed_or_repeated_contradict_the_checkpoint(
+    run: Path, change: Callable[[list[str]], list[str]]
+) -> None:
+    path = run / "metrics.jsonl"
+    path.write_text("".join(change(path.read_text().splitlines(keepends=True))))
+    write_result(run, json.loads((run / "result.json").read_text()))
+    assert any("the number of " in line and " row" in line for line in check_study(run.parents[1]).records)
+
+
+def test_a_last_checkpoint_with_a_manifest_of_its_own_is_named(run: Path) -> None:
+    folder = max(run.glob("checkpoints/step-*"))
+    weights, manifest = folder / "model.safetensors", folder / "MANIFEST.json"
+    weights.write_bytes(weights.read_bytes()[:-1] + b"?")
+    manifest.write_text(
+        json.dumps(json.loads(manifest.read_text()) | {"model.safetensors": describe(weights)})
+    )
+    [line] = check_study(run.parents[1]).records
+    assert line.startswith(f"{manifest}: has changed since the run ended")
+
+
+@pytest.mark.parametrize("file", [True, False])
+def test_lost_checkpoints_of_a_run_without_a_result_are_named(run: Path, file: bool) -> None:
+    (run / "result.json").unlink()
+    shutil.rmtree(run / "checkpoints")
+    if file:
+        (run / "checkpoints").write_text("x")
+    [line] = check_study(run.parents[1]).records
+    assert ("is a file, not a folder" if file else "no checkpoint is left") in line
 
 
 def test_a_changed_setting_contradicts_the_digest_in_the_path(run: Path) -> None:
@@ -193,6 +233,7 @@ def test_the_remedy_of_a_file_that_a_run_writes_as_it_begins(
 ) -> None:
     for name in ("model.json", "config.yaml", "result.json"):
         (run / name).unlink()
+    (run / SAVED).write_text('{"step": true}')
     commands.train(*WORDS, f"runs={run.parents[2]}")
     assert lines(run, capsys)[0] == 0
 

@@ -73,6 +73,21 @@ def replaced(folder: Path) -> None:
     folder.with_name("copy").rename(folder)
 
 
+def change_weights(folder: Path, change: Callable[[Path], object]) -> None:
+    path = max(folder.glob("checkpoints/step-*")) / "model.safetensors"
+    data = path.read_bytes()
+    path.unlink()
+    change(path)
+    if not path.exists():
+        path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+
+
+def make_folder(folder: Path, name: str) -> None:
+    (folder / name).unlink(missing_ok=True)
+    (folder / name).mkdir()
+
+
+CHANGED, EMPTY = "has changed since it was written", "has 0 bytes instead of"
 LOST: dict[str, tuple[Callable[[Path], object], type[RunError], str]] = {
     "taken over": (lambda folder: hold(folder, pid=1, started="now"), LockedError, "stood still"),
     "of another machine": (lambda folder: hold(folder, host="node7"), LockedError, "on node7"),
@@ -86,20 +101,30 @@ LOST: dict[str, tuple[Callable[[Path], object], type[RunError], str]] = {
     ),
     "folder replaced": (replaced, LockedError, "replaced by a copy"),
     "checkpoints": (lambda folder: shutil.rmtree(folder / "checkpoints"), CheckpointError, "was removed"),
+    "weights": (lambda folder: change_weights(folder, lambda path: None), CheckpointError, CHANGED),
+    "weights, a pipe": (lambda folder: change_weights(folder, os.mkfifo), CheckpointError, EMPTY),
+    "weights, endless": (
+        lambda folder: change_weights(folder, lambda path: path.symlink_to("/dev/zero")),
+        CheckpointError,
+        EMPTY,
+    ),
+    "config.yaml a folder": (lambda folder: make_folder(folder, "config.yaml"), CheckpointError, "written"),
+    "result.json a folder": (lambda folder: make_folder(folder, "result.json"), CheckpointError, "written"),
 }
 
 
 @pytest.mark.parametrize("lost", LOST)
 def test_a_process_that_lost_its_run_writes_no_complete_result(
-    tmp_path: Path, at_the_end: Any, lost: str, record: Any
+    tmp_path: Path, at_the_end: Any, lost: str, record: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     change, error, message = LOST[lost]
     at_the_end(change)
     words = (*WORDS, f"runs={tmp_path}")
     with pytest.raises(error, match=message):
         commands.train(*words)
+    assert "complete: " not in capsys.readouterr().out
     path = commands.settings(*words).folder / "result.json"
-    assert json.loads(path.read_text())["status"] != "complete" if path.exists() else True
+    assert json.loads(path.read_text())["status"] != "complete" if path.is_file() else True
     assert error is not LockedError or not path.exists()
     record("F15", f"lock or folder lost after the evaluation: {lost}", 1, "refused by name, no result")
 
@@ -116,10 +141,12 @@ def test_tokens_that_were_overwritten_while_mapped_end_the_run(
 
     def overwrite(folder: Path) -> None:
         (path,) = cache.glob(f"*/{split}.bin")
+        before = path.stat()
         with path.open("r+b") as file:
             file.seek(path.stat().st_size // 2)
             file.write(bytes(8))
             os.fsync(file.fileno())
+        os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))  # hides it from a look at the time
 
     at_the_end(overwrite)
     with pytest.raises(DataError, match=rf"{split}\.bin: .* have changed"):

@@ -183,6 +183,19 @@ def saved_step(run: Path, remedy: str) -> int | None:
     return None if record is None else record["step"]
 
 
+def note_saved(folder: Path) -> bool:
+    """Write ``saved.json`` again if it has not the step of the newest checkpoint. Return True if it had not.
+
+    Raises OSError.
+    """
+    step = newest_step(folder)
+    with contextlib.suppress(CheckpointError):  # it is damaged
+        if not step or step == saved_step(folder.parent, ""):
+            return False
+    write_json(folder.parent / SAVED, {"step": step})
+    return True
+
+
 def lost_step(folder: Path) -> int | None:
     """Return the step that was saved last, if no checkpoint is left, not even a damaged one; else None.
 

@@ -75,7 +75,7 @@ class CheckpointSaver:
             last: whether training is complete, so that a failure ends the run.
 
         Raises:
-            CheckpointError: the last save has failed, or the third in a row. Older checkpoints are intact.
+            CheckpointError: the last save has failed, or the third in a row.
         """
         self.wait()
         self._last = last
@@ -139,9 +139,10 @@ class CheckpointSaver:
         self.failures += 1
         if is_last or self.failures >= MOST_FAILURES:
             times = f" ({self.failures} times in a row)" if self.failures > 1 else ""
-            raise CheckpointError(
-                f"{failed}{times}; older checkpoints are intact: make room and run it again"
-            )
+            older = "older checkpoints are intact: make room and run it again"
+            if not checkpoint.committed(self.folder):
+                older = f"{self.folder} has no older one: make room, or put the folder back, and run it again"
+            raise CheckpointError(f"{failed}{times}; {older}")
         self.log(f"warning: {failed}; training goes on ({self.failures} of {MOST_FAILURES} in a row)")
 
 
