@@ -171,7 +171,7 @@ def test_the_path_of_a_folder_stays_and_a_key_with_slashes_goes(
 ) -> None:
     """A remedy names what to delete."""
     monkeypatch.chdir(tmp_path)
-    (folder := Path("DATA/C1/d3f8a9b4c4f5e6d8")).mkdir(parents=True)
+    (folder := Path("DATA/C1/B2/d3f8a9b4c4f5e6d8")).mkdir(parents=True)
     text = f"{folder}/train.bin: changed; delete {folder} and run again"
     assert redact(text) == text
     assert redact("the key /K7/MDENGbPxRfiCYEXAMPLEKEYx1y2 is it") == f"the key {REDACTED} is it"
