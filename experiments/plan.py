@@ -84,7 +84,8 @@ def _print(cells: Sequence[Cell]) -> None:
             rows.append(_row(_read(cell)))
         except RunError as error:
             rejected.append((cell, error))
-    print_tables(*_report(rows), *_resources(rows))
+    if rows:
+        print_tables(*_report(rows), *_resources(rows))
     for cell, reason in rejected:
         _print_error(cell, reason)
     done = sum(row.status in ("done", "stored") for row in rows)
@@ -247,8 +248,6 @@ def _setups(configurations: list[list[Row]]) -> rich.table.Table:
 
 def _resources(rows: Sequence[Row]) -> list[rich.console.RenderableType]:
     """Return memory, hours and disk for GPUs with a known peak."""
-    from archbench.experiments.run.estimate.tables import resource_tables, too_large
-
     estimated = {
         row.key: (row.settings.cell, row.settings.parallel, row.settings.device, row.estimated)
         for row in rows
@@ -256,6 +255,8 @@ def _resources(rows: Sequence[Row]) -> list[rich.console.RenderableType]:
     }
     if not estimated:
         return []
+    from archbench.experiments.run.estimate.tables import resource_tables, too_large
+
     estimates = list(estimated.values())
     memory, cluster = resource_tables(estimates)
     return [

@@ -15,6 +15,7 @@ import signal
 import sys
 import time
 import traceback
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
@@ -280,6 +281,8 @@ class _Sweep:
         self._check_command(sweeper, batch)
         joblib = getattr(sweeper, "launcher", None) and getattr(sweeper.launcher, "joblib", None)  # type: ignore
         if joblib is not None:  # its options for the processes of a parallel sweep
+            # Loky replaces a process whose memory has grown, between two runs.
+            warnings.filterwarnings("ignore", "A worker stopped while some jobs were given", UserWarning)
             joblib |= {"initializer": begin_worker, "initargs": (os.getpid(),)}
         cells = [without_seed(words) for words in batch]
         checked = self._compose(sweeper, dict(zip(cells, batch, strict=True)), self._describe(sweeper))

@@ -151,3 +151,16 @@ def test_stages_begin_in_the_order_of_the_sweep_and_the_longest_of_each_first() 
     found = schedule(cost("small", 1), cost("large", 9), cost("small", 2), cost("large", 10))
     assert found.order == [2, 0, 3, 1]
     assert "4 runs, the longest first of each of 2 stages: " in str(found)
+
+
+def test_of_equal_runs_each_model_begins_before_the_next_seed() -> None:
+    def cost(cell: str, seed: int, flops: float) -> RunCost:
+        run = Planned(cell=cell, backbone="b", seed=seed, folder=Path(f"s{seed}"), tokens=1)
+        return RunCost(flops=flops, planned=run)
+
+    runs = [
+        cost(cell, seed, flops)
+        for cell, flops in (("a", 1e12), ("b", 1.01e12), ("c", 3e12))
+        for seed in range(2)
+    ]
+    assert schedule(*runs).order == [4, 5, 2, 0, 3, 1]
