@@ -1,16 +1,14 @@
-"""Measure how heavy the code is to read: stack depth, imports, functions, untyped data, YAML, words.
+"""Measure how heavy the code is to read: size, stack depth, imports, functions, untyped data, YAML, words.
 
-python benchmarks/readability.py
-python benchmarks/readability.py --static
+python benchmarks/readability.py --output benchmarks/results/readability.md
 
-``--static`` leaves out what needs a training step. Counts are of the checkout that holds this file.
+Counts are of the checkout that holds this file. ``EARLIER`` has those of commit adff0ac1, and goals.
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
-import inspect
 import os
 import re
 import runpy
@@ -18,18 +16,34 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import threading
 import traceback
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from types import CodeType, FrameType
 from typing import Any
 
 from machine import as_markdown
 
 ROOT = Path(__file__).resolve().parent.parent
 PRODUCT = ("architectures", "experiments", "analysis", "slurm")
+PAGE = ROOT / "benchmarks" / "results" / "readability.md"
+EARLIER = {
+    "lines of Python, without tests and benchmarks": ("77,111", "63,000"),
+    "files of Python, without tests and benchmarks": ("581", "430"),
+    "lines of tests": ("70,881", "55,000"),
+    "lines for each module imported to train": ("149", "220"),
+    "own modules imported to train": ("173", "120"),
+    "own stack frames inside optimizer.step": ("6", "6"),
+    "median lines of a function": ("7", ""),
+    "private functions used once in their file": ("522", "250"),
+    "uses of dict[str, Any]": ("132", "60"),
+    "imports inside functions": ("143", "40"),
+    "comment lines in percent": ("0.3", "3"),
+    "commands": ("20", ""),
+    "YAML values equal to the default": ("0", "0"),
+    "words of documentation": ("66,265", "45,000"),
+}
+"""Counts of commit adff0ac1, and goals, by what is counted."""
 WORDS = ("backbone=mamba", "task=recall", "budget=smoke", "scale=nano", "device=cpu", "device.threads=1")
 
 
@@ -44,66 +58,69 @@ def print_first_step() -> None:
     """Train a run until its first optimizer step; print the stack there, modules, and files executed."""
     import torch
 
-    executed: set[CodeType] = set()
-
-    def note(frame: FrameType, event: str, argument: object) -> None:
-        if event == "call":
-            executed.add(frame.f_code)
-
     def is_own(file: str | None) -> bool:
-        return file is not None and file.startswith(f"{ROOT}/") and ".venv" not in file and file != __file__
+        return file is not None and f"{ROOT}/src/archbench/" in file
 
     def step(*_: object, **__: object) -> None:
-        sys.setprofile(None)
         imported = {
             module.__file__ for module in list(sys.modules.values()) if getattr(module, "__file__", None)
         }
         own_files = [file for file in imported if file is not None and is_own(file)]
         frames = [frame for frame in traceback.extract_stack() if is_own(frame.filename)]
         for frame in frames:
-            print("FRAME", Path(frame.filename).relative_to(ROOT), frame.name)
-        # Bodies of modules and classes, which run at import, have no fast local variables.
-        functions = (code for code in set(executed) if code.co_flags & inspect.CO_OPTIMIZED)
-        for file in sorted({code.co_filename for code in functions if is_own(code.co_filename)}):
-            print("FILE", Path(file).relative_to(ROOT))
+            print("FRAME", Path(frame.filename).relative_to(ROOT / "src" / "archbench"), frame.name)
         lines = sum(Path(file).read_text(encoding="utf-8").count("\n") for file in own_files)
-        print("COUNT", len(frames), len(own_files), lines, flush=True)
+        print("COUNT", len(frames), len(own_files), round(lines / len(own_files)), flush=True)
         os._exit(0)
 
     torch.optim.AdamW.step = step  # type: ignore[assignment]
     with tempfile.TemporaryDirectory() as runs:
         sys.argv = ["train", *WORDS, f"runs={runs}"]
-        threading.setprofile(note)
-        sys.setprofile(note)
         runpy.run_module("archbench.experiments.train", run_name="__main__")
 
 
-def first_step() -> tuple[list[str], list[str], list[str]]:
-    """Return the stack in the first optimizer step, the files executed until it, and the counts of both."""
+def first_step() -> tuple[list[str], list[str]]:
+    """Return the stack in the first optimizer step; its depth, modules imported, and lines of those run."""
     command = [sys.executable, __file__, "--first-step"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    fields: dict[str, list[str]] = {"FRAME": [], "FILE": [], "COUNT": []}
+    fields: dict[str, list[str]] = {"FRAME": [], "COUNT": []}
     for line in done.stdout.splitlines():
         name, _, value = line.partition(" ")
         fields.get(name, []).append(value)
     if not fields["COUNT"]:
         sys.exit(f"the run took no step:\n{done.stdout[-1000:]}{done.stderr[-2000:]}")
-    return fields["FRAME"], fields["FILE"], fields["COUNT"][0].split()
+    return fields["FRAME"], fields["COUNT"][0].split()
 
 
-def functions() -> tuple[int, int, float, int, int]:
-    """Return lines, functions, their median length, private functions, and those used once in their file."""
-    lines, lengths, private, single = 0, [], 0, 0
-    for _, text in sources(*PRODUCT):
-        lines += text.count("\n")
+def static_counts() -> dict[str, float]:
+    """Return what needs no training step, by what is counted."""
+    from archbench.experiments.cli import NAMES
+
+    product = [text for _, text in sources(*PRODUCT)]
+    lengths, private_once, nested = list[int](), 0, 0
+    for text in product:
         names = Counter(re.findall(r"\w+", text))
         for node in ast.walk(ast.parse(text)):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 lengths.append((node.end_lineno or node.lineno) - node.lineno + 1)
-                if node.name.startswith("_") and not node.name.startswith("__"):
-                    private += 1
-                    single += names[node.name] == 2
-    return lines, len(lengths), statistics.median(lengths), private, single
+                is_private = node.name.startswith("_") and not node.name.startswith("__")
+                private_once += is_private and names[node.name] == 2
+                nested += sum(isinstance(each, ast.Import | ast.ImportFrom) for each in ast.walk(node))
+    lines = sum(text.count("\n") for text in product)
+    comments = sum(len(re.findall(r"^\s*#", text, re.MULTILINE)) for text in product)
+    return {
+        "lines of Python, without tests and benchmarks": lines,
+        "files of Python, without tests and benchmarks": len(product),
+        "lines of tests": sum(text.count("\n") for _, text in sources("tests")),
+        "median lines of a function": statistics.median(lengths),
+        "private functions used once in their file": private_once,
+        "uses of dict[str, Any]": sum(len(re.findall(r"dict\[str, Any\]", text)) for text in product),
+        "imports inside functions": nested,
+        "comment lines in percent": round(100 * comments / lines, 1),
+        "commands": len(NAMES),
+        "YAML values equal to the default": len(repeated_yaml_values()),
+        "words of documentation": documentation_words(),
+    }
 
 
 COMPONENTS = ("backbone", "objective", "optimizer", "task")
@@ -153,38 +170,33 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--static", action="store_true", help="measure nothing that needs a training step")
+    parser.add_argument("--output", type=Path, help="the page to write")
     parser.add_argument("--first-step", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.first_step:
         print_first_step()
-    rows: list[list[str]] = []
-    frames, files = list[str](), list[str]()
-    if not args.static:
-        frames, files, (depth, modules, imported) = first_step()
-        size = f"{modules} ({int(imported):,})"
-        rows.append(["own stack frames inside optimizer.step", depth])
-        rows.append(["own modules (lines) imported to train Mamba on recall", size])
-        rows.append(["files executed to the first optimizer step", f"{len(files)}"])
-    from archbench.experiments.cli import NAMES
-
-    lines, count, median, private, single = functions()
-    untyped = sum(len(re.findall(r"dict\[str, Any\]", text)) for _, text in sources(*PRODUCT))
-    rows += [
-        ["functions for each 1,000 lines; median length", f"{1000 * count / lines:.0f}; {median:.0f}"],
-        ["private functions used once in their file, of all", f"{single} of {private}"],
-        ["uses of dict[str, Any]", f"{untyped}"],
-        ["YAML values equal to the default", f"{len(repeated_yaml_values())}"],
-        ["commands", f"{len(NAMES)}"],
-        ["words of documentation", f"{documentation_words():,}"],
-    ]
-    for folder in (*PRODUCT, "tests", "benchmarks"):
-        total = sum(text.count("\n") for _, text in sources(folder))
-        rows.append([f"lines of Python in {folder}/", f"{total:,}"])
-    print(as_markdown(["", "measured"], rows))
-    if frames:
-        print("\nThe stack:", *frames, sep="\n")
-        print("\nFiles executed to the first optimizer step:", *files, sep="\n")
+    frames, (depth, modules, lines_each) = first_step()
+    counts: dict[str, float] = static_counts() | {
+        "lines for each module imported to train": int(lines_each),
+        "own modules imported to train": int(modules),
+        "own stack frames inside optimizer.step": int(depth),
+    }
+    rows = [[name, before, f"{counts[name]:,}", goal] for name, (before, goal) in EARLIER.items()]
+    text = "\n".join(
+        [
+            "`python benchmarks/readability.py`; a test compares the counts with the code.",
+            "",
+            as_markdown(["", "adff0ac1", "now", "goal"], rows),
+            "",
+            "The stack in the first optimizer step:",
+            "",
+            *(f"    {frame}" for frame in frames),
+            "",
+        ]
+    )
+    print(text)
+    if args.output:
+        args.output.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":
