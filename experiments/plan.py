@@ -116,7 +116,10 @@ def _list(cells: Sequence[Cell]) -> None:
     for run in listed_runs(cells):
         filled = {key: value for key, value in dataclasses.asdict(run).items() if value is not None}
         print(json.dumps(filled), flush=True)
-    if any(cell.mistake for cell in cells):
+    wrong = [cell for cell in cells if cell.mistake]
+    for cell in wrong:
+        _print_error(cell, ConfigError(cell.mistake))
+    if wrong:
         sys.exit(ConfigError.exit_code)
 
 

@@ -141,9 +141,10 @@ def for_cells(
     ``--help``, ``--cfg`` and the like are answered instead, as for ``archbench train``.
     """
     with one_line_errors(config_name, words):
-        line = command_line(words)
+        checked = checked_words(words, config_name)
+        line = command_line(checked)
         if line.help or line.hydra_help or line.cfg or line.info or line.shell_completion:
-            run_hydra(checked_words(words, config_name), print, CONF, config_name)
+            run_hydra(checked, print, CONF, config_name)
         else:
             function(cells(words, config_name))
 

@@ -157,6 +157,18 @@ def test_issuing_a_study_again_runs_only_what_is_missing(cells, tmp_path: Path) 
     assert cells(*words)[-1].startswith("2 of 2 runs are done")
 
 
+@pytest.mark.parametrize("flag", ["--list", ""])
+def test_a_wrong_run_is_named_beside_the_others(flag: str, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["backbone=decoder,mambo", "-m", *RECALL, *filter(None, [flag])]  # options stand anywhere
+    with pytest.raises(SystemExit) as stopped:
+        plan.main(words)
+    printed = capsys.readouterr()
+    assert stopped.value.code == 2
+    assert "decoder" in printed.out
+    assert "error: backbone=mambo " in printed.err
+    assert "did you mean 'mamba'?" in printed.err
+
+
 @pytest.mark.parametrize("study", ["..", "../escaped"])
 def test_a_study_that_would_leave_the_runs_folder_is_refused(
     cells, tmp_path: Path, study: str, capsys: pytest.CaptureFixture[str]
