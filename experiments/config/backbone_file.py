@@ -40,6 +40,8 @@ def _class_path(word: str, file: str, name: str) -> str:
         tree = ast.parse(path.read_bytes())
     except SyntaxError as error:
         raise ConfigError(f"{key}: line {error.lineno}: {error.msg}") from None
+    if path.stem == PACKAGE:
+        raise ConfigError(f"{key}: rename {path.name}: it has the name of this package")
     if not path.stem.isidentifier():
         raise ConfigError(
             f"{key}: rename {path.name}: Python imports a name of letters, digits and underscores"

@@ -199,6 +199,8 @@ def one_line_errors(config_name: str, words: Sequence[str], sweep: _Sweep | None
         failure = to_run_error(error)
         _fail(str(failure), failure.exit_code)
     except ValueError as error:
+        if str(error).startswith(("Only one of --run", "The --resolve flag")):
+            _fail(str(error), 2)
         if not str(error).startswith("Config group override"):  # Hydra's complaint about GROUP=null
             raise
         _fail(no_option(words) or f"a group has YAML files for values ({error})", 2)

@@ -63,11 +63,12 @@ def loaded(config_dir: str | None, conf: Path) -> Iterator[Hydra]:
             raise SearchPathException(f"Additional config directory '{folder}' not found")
         before = SearchPathQuery(provider="schema")
         search_path.prepend(provider="command-line", path=f"file://{folder}", anchor=before)
+    outer = GlobalHydra.instance().hydra
     GlobalHydra.instance().clear()
     try:
         yield Hydra.create_main_hydra2(task_name="archbench", config_search_path=search_path)
     finally:
-        GlobalHydra.instance().clear()
+        GlobalHydra.instance().hydra = outer
 
 
 def is_expandable(cfg: DictConfig) -> bool:

@@ -10,11 +10,11 @@ import re
 import sys
 from collections.abc import Iterator, Sequence
 
-import hydra
 from hydra.core.config_loader import ConfigLoader
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Glob, Quote, QuotedString
 from hydra.errors import HydraException, OverrideParseException
+from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
@@ -60,6 +60,8 @@ def checked_words(words: Sequence[str], config_name: str) -> list[str]:
     """
     words = path_words(words)
     refuse_unreadable(words)
+    if any(word.lstrip("+~").startswith("hydra.sweeper.params") for word in words):
+        raise ConfigError("hydra.sweeper.params belongs into the YAML of a study: write -m seed=0,1 here")
     refuse_other_words_of(words, config_name)
     if config_name == "config":
         refuse_no_words(words)
@@ -238,6 +240,8 @@ def _unknown_key(key: str, config_name: str) -> str:
     section = OmegaConf.select(cfg, parent) if parent else cfg
     siblings = [str(name) for name in section] if isinstance(section, DictConfig) else []
     similar = _keys_of_leaf(leaf, cfg)
+    if key in similar:
+        return f"{key}: this run has no such key, but others do: leave it out, or the choice that lacks it"
     if not similar and nearest_name(leaf, siblings, SYNONYMS) is None:
         leaves = {dotted.rpartition(".")[2] for dotted in _dotted(cfg)}
         similar = _keys_of_leaf(nearest_name(leaf, leaves, SYNONYMS) or "", cfg)
@@ -258,11 +262,12 @@ def _composed(config_name: str) -> DictConfig:
     """Return the configuration without the overrides of single keys; empty if groups are wrong, too."""
     groups = [argument for argument in sys.argv[1:] if re.fullmatch(r"[a-z_]+=[\w.-]+", argument)]
     chosen = [group for group in groups if (CONF / group.partition("=")[0]).is_dir()]
-    with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
+    with hydra_internals.loaded(None, CONF) as hydra:
         try:
-            return hydra.compose(config_name, overrides=chosen)
+            cfg = hydra.compose_config(config_name, chosen, RunMode.RUN, with_log_configuration=False)
         except HydraException:
             return OmegaConf.create()
+    return OmegaConf.masked_copy(cfg, [str(key) for key in cfg if key != "hydra"])
 
 
 def _dotted(cfg: DictConfig) -> Iterator[str]:

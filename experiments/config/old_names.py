@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from pathlib import Path
 
 from archbench.experiments.runtime.imported_sources import PACKAGE
@@ -22,11 +24,17 @@ def current_name(target: str) -> str:
     top, *parts = target.split(".")
     if top not in _PACKAGES:
         return target
-    for module in (parts, parts[:-1]):
-        file = _ROOT.joinpath(top, *module)
-        if module and (file.with_suffix(".py").is_file() or (file / "__init__.py").is_file()):
+    users = [folder for path in sys.path if (folder := Path(path or os.curdir).resolve()) != _ROOT]
+    for module in filter(None, (parts, parts[:-1])):
+        if any(_is_module(folder.joinpath(top, *module)) for folder in users):
+            return target
+        if _is_module(_ROOT.joinpath(top, *module)):
             return f"{PACKAGE}.{target}"
     return target
+
+
+def _is_module(path: Path) -> bool:
+    return path.with_suffix(".py").is_file() or (path / "__init__.py").is_file()
 
 
 def user_code(code: dict[str, str]) -> dict[str, str]:

@@ -270,9 +270,9 @@ def load_class(target: str, base: type[T], key: str) -> type[T]:
         loaded = importlib.import_module(module)
     except ModuleNotFoundError as error:
         if error.name and not f"{module}.".startswith(f"{error.name}."):
-            raise ConfigError(
-                f"{key}._target_={target}: {module} imports {error.name}, which is not installed"
-            ) from None
+            now = current_name(error.name)
+            remedy = "which is not installed" if now == error.name else f"which is {now} now"
+            raise ConfigError(f"{key}._target_={target}: {module} imports {error.name}, {remedy}") from None
         raise ConfigError(f"{key}._target_={target}: no module {module!r}; is it on PYTHONPATH?") from None
     except Exception as error:
         if top == PACKAGE:

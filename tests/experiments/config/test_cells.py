@@ -84,12 +84,19 @@ def test_a_wrong_run_of_a_sweep_leaves_the_others(tmp_path: Path) -> None:
         ("study=demo --config-dir nowhere", "nowhere' not found"),
         ("-m task=recall hydra/sweeper=optuna", "hydra/sweeper/optuna|cannot be listed"),
         ("task=recall ~optimizer", "cannot be deleted"),
+        ("-m task=recall +hydra.sweeper.params.seed=1", "belongs into the YAML of a study"),
         ("", "no run is chosen"),
     ],
 )
 def test_a_wrong_command_line_is_rejected(line: str, message: str) -> None:
     with pytest.raises((ConfigError, HydraException), match=message):
         cells(line.split())
+
+
+def test_a_key_that_only_some_choices_have_is_explained() -> None:
+    right, wrong = cells(["-m", "task=recall", "backbone=decoder,mamba", "backbone.attention.num_heads=4"])
+    assert (right.mistake, right.select().backbone.attention.num_heads) == ("", 4)
+    assert wrong.mistake.startswith("backbone.attention.num_heads: this run has no such key")
 
 
 def test_yaml_files_of_the_user_are_found(tmp_path: Path) -> None:

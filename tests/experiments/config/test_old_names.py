@@ -70,3 +70,11 @@ def test_old_imports_in_a_checkout_name_the_package(name: str, monkeypatch: pyte
     monkeypatch.syspath_prepend(ROOT)
     with pytest.raises(ImportError, match=f"import archbench.{name}"):
         importlib.import_module(name)
+
+
+def test_a_module_of_the_user_is_not_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "architectures" / "backbones" / "decoder.py"
+    file.parent.mkdir(parents=True)
+    file.touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    assert current_name(OLD) == OLD
