@@ -35,6 +35,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
+import archbench
 from archbench.architectures.kernels import backend, fla
 from archbench.architectures.kernels.cpu import build as cpu_build
 from archbench.architectures.layers.attention import functional
@@ -259,10 +260,11 @@ class Literals(TorchFunctionMode):
 def caller() -> str:
     """Return the line of this repository that runs the operation."""
     frames = traceback.extract_stack()
+    packages = Path(archbench.__file__).parent
     return next(
-        f"{Path(frame.filename).relative_to(commands.ROOT)}: {frame.line}"
+        f"{Path(frame.filename).relative_to(packages)}: {frame.line}"
         for frame in reversed(frames)
-        if frame.filename.startswith((f"{commands.ROOT}/architectures", f"{commands.ROOT}/experiments"))
+        if frame.filename.startswith((f"{packages}/architectures", f"{packages}/experiments"))
     )
 
 
