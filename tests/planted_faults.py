@@ -70,7 +70,7 @@ def notices(fault: Fault, checkout: Path, tier: str) -> bool:
     clean = path.read_text()
     path.write_text(fault.applied_to(clean))
     words = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-x", "--tier", tier]
-    environment = {**os.environ, "PYTHONPATH": str(checkout)}
+    environment = {**os.environ, "PYTHONPATH": f"{checkout / 'src'}:{checkout}"}
     try:
         done = subprocess.run(
             [*words, *fault.tests.split()], cwd=checkout, env=environment, capture_output=True, text=True
