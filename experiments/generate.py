@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import sys
 
-from archbench.experiments.config.hydra_app import literal, start
+from archbench.experiments.config.hydra_app import start
+from archbench.experiments.config.hydra_overrides import literal
 
 if __name__ == "__main__":  # before the imports below: see archbench.experiments.config.hydra_app
     start("archbench.experiments.generate.generate", "generate", words=literal(sys.argv[1:]))

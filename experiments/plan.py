@@ -34,7 +34,6 @@ from archbench.experiments.run.planned import Planned
 from archbench.experiments.runtime.console import coloured, count, plain_table, plural, print_tables
 from archbench.experiments.runtime.errors import ConfigError, RunError
 from archbench.experiments.runtime.preemption import stops_at_once
-from archbench.experiments.runtime.secrets import redact
 
 if TYPE_CHECKING:
     from archbench.experiments.run.estimate.resources import Resources
@@ -87,7 +86,7 @@ def _print(cells: Sequence[Cell]) -> None:
     if rows:
         print_tables(*_report(rows), *_resources(rows))
     for cell, reason in rejected:
-        _print_error(cell, reason)
+        cell.report(reason)
     done = sum(row.status in ("done", "stored") for row in rows)
     runs, verb = plural(len(cells), "run"), "is" if len(cells) == 1 else "are"
     print(f"{done} of {runs} {verb} done; archbench train with the same arguments runs the others.")
@@ -105,10 +104,6 @@ def _read(cell: Cell) -> Settings:
     return read_settings(sections, untuned=True)
 
 
-def _print_error(cell: Cell, error: RunError) -> None:
-    sys.stderr.write(redact(f"error: {' '.join(cell.words)}: {error}\n"))
-
-
 def _list(cells: Sequence[Cell]) -> None:
     """Print each run as a line of JSON. Builds no model and opens no data."""
     from archbench.experiments.run.listed_run import listed_runs
@@ -118,7 +113,7 @@ def _list(cells: Sequence[Cell]) -> None:
         print(json.dumps(filled), flush=True)
     wrong = [cell for cell in cells if cell.mistake]
     for cell in wrong:
-        _print_error(cell, ConfigError(cell.mistake))
+        cell.report(cell.mistake)
     if wrong:
         sys.exit(ConfigError.exit_code)
 
@@ -158,7 +153,7 @@ def _watch(cells: Sequence[Cell]) -> None:
         try:
             settings = _read(cell)
         except RunError as error:
-            _print_error(cell, error)
+            cell.report(error)
             continue
         watched.setdefault(settings.study.name, []).append(Planned.of(settings))
     for study, planned in watched.items():

@@ -5,7 +5,6 @@ Runs are trained by ``archbench train`` in a subprocess; the command is printed 
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 
@@ -21,7 +20,6 @@ from archbench.experiments.run.listed_run import listed_runs
 from archbench.experiments.runtime.child_processes import run_python
 from archbench.experiments.runtime.errors import ConfigError
 from archbench.experiments.runtime.run_status import FINAL
-from archbench.experiments.runtime.secrets import redact
 
 DIVERGED = 4
 """Exit code of ``experiments.train`` if a run diverged, which is a result."""
@@ -46,7 +44,7 @@ def listed(overrides: Sequence[str]) -> pd.DataFrame:
         raise ConfigError(f"{typed_command('plan', *overrides)}: {explain(error)}") from None
     for cell in found:
         if cell.mistake:
-            sys.stderr.write(redact(f"error: {' '.join(cell.words)}: {cell.mistake}\n"))
+            cell.report(cell.mistake)
     columns = ["task", "backbone", "cell", "digest", "seed", "status", "refused", "words"]
     return pd.DataFrame(map(asdict, listed_runs(found)), columns=columns)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -26,6 +27,7 @@ from archbench.experiments.config.hydra_internals import (
 from archbench.experiments.config.hydra_overrides import checked_words, explain, unmatched
 from archbench.experiments.config.ineffective_overrides import check_words
 from archbench.experiments.runtime.errors import ConfigError
+from archbench.experiments.runtime.secrets import redact
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +40,10 @@ class Cell:
     """Its configuration with Hydra's section, perhaps with another seed; that of the sweep if it is wrong."""
     mistake: str = ""
     """Reason why it cannot be composed."""
+
+    def report(self, error: Exception | str) -> None:
+        """Print the reason why the run is rejected, without secrets."""
+        sys.stderr.write(redact(f"error: {' '.join(self.words)}: {error}\n"))
 
     def select(self) -> DictConfig:
         """Return the configuration without Hydra's section, which ``HydraConfig`` holds from now on."""

@@ -40,11 +40,9 @@ from archbench.experiments.config.hydra_overrides import (
     checked_words,
     explain,
     no_option,
-    quote,
     unmatched,
 )
 from archbench.experiments.config.ineffective_overrides import check_words
-from archbench.experiments.config.options import at_home
 from archbench.experiments.runtime.child_processes import (
     asked_to_stop,
     begin_worker,
@@ -170,7 +168,7 @@ def _one_by_one(function: Callable[[DictConfig], object], found: list[Cell]) -> 
             if len(found) == 1:
                 raise
             failures.append(error)
-            sys.stderr.write(redact(f"error: {' '.join(cell.words)}: {error}\n"))
+            cell.report(error)
     if failures:
         sys.exit(failures[0].exit_code)
 
@@ -436,17 +434,3 @@ def _fail(message: str, code: int, *, silent: bool = False) -> None:
         sys.stderr.write(redact(traceback.format_exc()))
     sys.stderr.write(redact(f"error: {message}\n"))
     sys.exit(code)
-
-
-def literal(words: list[str]) -> list[str]:
-    """Return arguments with prompt and run quoted, so that Hydra reads no commas or brackets in them.
-
-    A prompt that begins with a bracket or a quotation mark is Hydra's: a list, or quoted already.
-    """
-    quoted = []
-    for word in words:
-        key, _, value = word.partition("=")
-        if key in ("prompt", "run") and not value.startswith(("[", "'", '"')):
-            word = f"{key}={quote(at_home(key, value) if key == 'run' else value)}"
-        quoted.append(word)
-    return quoted

@@ -130,6 +130,20 @@ def quote(text: str) -> str:
     return QuotedString(text=escaped, quote=Quote.single).with_quotes()
 
 
+def literal(words: list[str]) -> list[str]:
+    """Return arguments with prompt and run quoted, so that Hydra reads no commas or brackets in them.
+
+    A prompt that begins with a bracket or a quotation mark is Hydra's: a list, or quoted already.
+    """
+    quoted = []
+    for word in words:
+        key, _, value = word.partition("=")
+        if key in ("prompt", "run") and not value.startswith(("[", "'", '"')):
+            word = f"{key}={quote(at_home(key, value) if key == 'run' else value)}"
+        quoted.append(word)
+    return quoted
+
+
 def refuse_other_words_of(arguments: Sequence[str], config_name: str) -> None:
     """Raise ConfigError for arguments that are neither KEY=VALUE nor an option of Hydra.
 

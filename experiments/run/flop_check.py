@@ -127,7 +127,7 @@ class ProductCounter(TorchDispatchMode):
                 return out
         out = func(*args, **kwargs)
         if any(isinstance(leaf, Tensor) and leaf.is_nested for leaf in tree_leaves(out)):
-            raise NotImplementedError("nested tensors are counted with layout=torch.jagged only")
+            raise ValueError("nested tensors are counted with layout=torch.jagged only")
         operands = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
         depends = [self._depends(x) for x in operands]
         # PyTorch counts the backward pass of depthwise convolutions as if channels were connected.

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 import transformers as hf
 
-from archbench.experiments.config.hydra_app import literal
+from archbench.experiments.config.hydra_overrides import literal
 from archbench.experiments.generate import generate
 from tests.architectures.pretrained.folders import EAGER
 from tests.experiments import commands

@@ -9,7 +9,7 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 
-from archbench.experiments.config.hydra_app import literal
+from archbench.experiments.config.hydra_overrides import literal
 from archbench.experiments.data.tokenizers.tokenizer import ByteTokenizer, TokenizerConfig
 from archbench.experiments.generate import GenerateConfig, Printer, generate
 from archbench.experiments.objectives.decoding.stops import stop_tokens

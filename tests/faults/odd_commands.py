@@ -28,7 +28,7 @@ MEMORY = 4 << 30
 
 @dataclass(frozen=True, kw_only=True)
 class Surroundings:
-    """What a command finds when it starts."""
+    """The surroundings that a command starts in."""
 
     closed: Sequence[int] = ()
     """Streams that are closed."""

@@ -1,4 +1,4 @@
-"""What archbench.slurm.submit would submit, and the file of cluster settings; no cluster is asked."""
+"""Jobs that ``archbench slurm submit`` prints, and the file of cluster settings; no cluster is asked."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ def test_a_map_is_printed_with_its_numbers(needles: Path) -> None:
 
 
 def evaluated(folder: Path, nats: list[float]) -> None:
-    """What archbench.experiments.evaluate writes, in stretches of 8 tokens."""
+    """The output of ``archbench evaluate``, in stretches of 8 tokens."""
     found = [{"begin": 8 * i, "end": 8 * i + 8, "nats_per_token": value} for i, value in enumerate(nats)]
     (folder / EVALUATED).write_text(json.dumps({"by_position": found, "metrics": []}))
 

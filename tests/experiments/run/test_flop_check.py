@@ -468,7 +468,7 @@ def test_flops_stated_too_high_for_linear_layers_are_named(layer):
 
 
 def test_a_nested_tensor_that_cannot_be_counted_is_an_error():
-    with pytest.raises(NotImplementedError, match=r"layout=torch\.jagged"):
+    with pytest.raises(ValueError, match=r"layout=torch\.jagged"):
         problem(OldNested)
 
 

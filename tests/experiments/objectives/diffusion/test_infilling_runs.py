@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from archbench.experiments.config.hydra_app import literal
+from archbench.experiments.config.hydra_overrides import literal
 from archbench.experiments.generate import generate
 from archbench.experiments.runtime.errors import ConfigError
 from tests.experiments import commands

@@ -8,7 +8,7 @@ import torch
 
 from archbench.architectures.backbones.encoder import Encoder
 from archbench.architectures.backbones.masked_diffusion import MaskedDiffusion as MaskedDiffusionBackbone
-from archbench.experiments.config.hydra_app import literal
+from archbench.experiments.config.hydra_overrides import literal
 from archbench.experiments.evaluate import evaluate
 from archbench.experiments.generate import generate
 from archbench.experiments.objectives.diffusion.masked_diffusion import MaskedDiffusion
