@@ -264,7 +264,8 @@ class RunFolder:
             elif path.exists():
                 files[name] = file_record(path.read_bytes()).tree()
         step = (tree.get("training") or {}).get("steps")
-        if step and (manifest := _content(self.root / (name := CHECKPOINT.format(step=step)))) is not None:
+        name = CHECKPOINT.format(step=step) if isinstance(step, int) else ""
+        if step and (manifest := _content(self.root / name)) is not None:
             files[name] = file_record(manifest).tree()
         content = {**tree, "files": files}
         write_json(self.root / "result.json", {**content, "checksum": checksum(content)})
