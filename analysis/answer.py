@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from archbench.analysis.comparison import Comparison
 from archbench.analysis.load.study import load_study
-from archbench.analysis.stats.computed import Computed
 from archbench.analysis.tables.compute import over_compute
 from archbench.analysis.tables.sentences import answers
 from archbench.analysis.tables.terminal import wrapped
@@ -42,8 +42,8 @@ def sentences(config: AnswerConfig) -> list[str]:
     frame = frame[frame["status"].isin([*FINAL])]  # runs that have begun have no score yet
     if frame.empty:
         return [f"no run of {config.study} has ended yet"]
-    computed = Computed(frame)
-    return over_compute(computed.frame, computed.multipliers) or answers(computed.arms)
+    comparison = Comparison(frame)
+    return over_compute(comparison) or answers(comparison.arms)
 
 
 def show(lines: list[str]) -> None:

@@ -24,7 +24,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from archbench.analysis.figures.against import against_figure
+from archbench.analysis.comparison import NO_CURVES, Comparison
 from archbench.analysis.figures.capacity import capacity_figures
 from archbench.analysis.figures.files import FILE_FORMATS, figure_bytes
 from archbench.analysis.figures.matplotlib_export import printed
@@ -33,26 +33,23 @@ from archbench.analysis.files import csv_text, parquet, write
 from archbench.analysis.load.arm_names import arm_names_without_folders
 from archbench.analysis.load.object_columns import with_objects
 from archbench.analysis.load.study import load_history, load_study
-from archbench.analysis.report.page import Findings, find, render_page
+from archbench.analysis.report.page import Figures, draw, render_page
 from archbench.analysis.speed.rows import load_all_modes
 from archbench.analysis.stats.arms import study_setting
 from archbench.analysis.stats.capacity import capacity_frame
-from archbench.analysis.stats.computed import Computed
 from archbench.analysis.stats.targets.steps_to_loss import with_steps
 from archbench.analysis.stats.warnings import with_warnings
-from archbench.analysis.tables.compute import over_compute
 from archbench.analysis.tables.headings import study_name
 from archbench.analysis.tables.latex import render_latex
+from archbench.analysis.tables.study_markdown import render_markdown
+from archbench.analysis.tables.study_tables import StudyTables, study_tables
 from archbench.analysis.tables.task_grid import grid_markdown, task_grid, terminal_grids
-from archbench.analysis.tables.terminal import grid_parts, wrapped
-from archbench.analysis.tables.text import render_markdown, render_tables, study_text
+from archbench.analysis.tables.terminal import grid_parts, render_tables, study_text, wrapped
 from archbench.experiments.config.options import run_command
 from archbench.experiments.runtime.console import table_console
 from archbench.experiments.runtime.errors import nearest
 from archbench.experiments.tracking.results_frame import NEEDED, read_results
 
-NO_CURVES = pd.DataFrame(columns=["path", "kind", "step", "tokens", "flops", "seconds"])
-"""The history of a stored frame, which has none."""
 VERDICTS_DPI = 200
 """Dots per inch of verdicts.png: twice those at which it is displayed, for sharp screens."""
 
@@ -82,27 +79,22 @@ class CompareConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Comparison:
-    """The runs of a study, with everything that is computed from them."""
+class Study:
+    """A study with its comparison and the figures of its page."""
 
     config: CompareConfig
-    computed: Computed
-    history: pd.DataFrame
-    page: Findings
-
-    @property
-    def frame(self) -> pd.DataFrame:
-        """Return the runs."""
-        return self.computed.frame
+    comparison: Comparison
+    tables: StudyTables
+    figures: Figures
 
     @property
     def folder(self) -> Path:
         """Return the folder of the results."""
-        name = study_name(self.frame) if self.config.frame else self.config.study
+        name = study_name(self.comparison.frame) if self.config.frame else self.config.study
         return Path(self.config.out) if self.config.out else Path(self.config.runs) / name / "analysis"
 
 
-def prepare(config: CompareConfig) -> Comparison:
+def prepare(config: CompareConfig) -> Study:
     """Read a study, and draw what its page shows. Raises ValueError."""
     if config.frame:
         frame, history = stored_frame(Path(config.frame)), NO_CURVES
@@ -114,9 +106,10 @@ def prepare(config: CompareConfig) -> Comparison:
     if config.baseline:
         frame = with_baseline(frame, config.baseline)
     speed = load_all_modes(Path(config.speed)) if config.speed else None
-    computed = Computed(with_objects(frame))
-    page = find(computed.frame, history, speed, computed)
-    return Comparison(config=config, computed=computed, history=history, page=page)
+    comparison = Comparison(with_objects(frame), history, speed)
+    return Study(
+        config=config, comparison=comparison, tables=study_tables(comparison), figures=draw(comparison)
+    )
 
 
 def with_baseline(frame: pd.DataFrame, name: str) -> pd.DataFrame:
@@ -141,74 +134,73 @@ def stored_frame(path: Path) -> pd.DataFrame:
     return frame.assign(path=f"{path}/" + keys, arm=arm_names_without_folders(frame))
 
 
-def publish(comparison: Comparison) -> None:
+def publish(study: Study) -> None:
     """Write the files of a study into its folder, then print its tables."""
-    computed = comparison.computed
-    grid, warnings = task_grid(comparison.frame), computed.warnings
-    contents = table_files(comparison, warnings) | figure_files(comparison)
-    if not grid.empty:
-        contents["task_grid.csv"] = csv_text(with_warnings(grid, warnings))
-        contents["task_grid.md"] = grid_markdown(grid, warnings)
-    if not computed.multipliers.empty:
-        contents["compute.csv"] = csv_text(with_warnings(computed.multipliers, warnings))
-    if not (ladders := computed.ladders).empty:
-        contents["capacity.csv"] = csv_text(with_warnings(capacity_frame(ladders), warnings))
-        for name, figure in capacity_figures(ladders).items():
-            for kind in ("svg", "png"):
-                contents[f"capacity_{name}.{kind}"] = figure_bytes(figure, kind)
-    if not computed.decisions.empty:
-        contents["decision_accuracy.csv"] = csv_text(with_warnings(computed.decisions, warnings))
+    comparison = study.comparison
+    grid = task_grid(comparison.frame)
+    contents = table_files(study, grid) | figure_files(study)
     for name, content in contents.items():
-        write(comparison.folder / name, content)
-    print_tables(comparison, grid)
+        write(study.folder / name, content)
+    print_tables(study, grid)
     page, *others = sorted(contents, key=lambda name: not name.endswith(".html"))
-    print(f"wrote {comparison.folder / page}")
+    print(f"wrote {study.folder / page}")
     table_console().print(wrapped(f"beside it: {', '.join(others)}"))
-    for answer in over_compute(
-        comparison.frame, computed.multipliers
-    ):  # again, as the last lines of a terminal are read first
+    for answer in study.tables.over_compute:  # again, as the last lines of a terminal are read first
         table_console().print(wrapped(f"\n{answer}"))
 
 
-def print_tables(comparison: Comparison, grid: pd.DataFrame) -> None:
+def print_tables(study: Study, grid: pd.DataFrame) -> None:
     """Print the tables of a study, and that of all its tasks where it has several."""
-    computed, wide, console = comparison.computed, comparison.config.wide, table_console()
+    wide, console = study.config.wide, table_console()
     if console.is_terminal:
-        console.print(study_text(computed, wide=wide), crop=False)
+        console.print(study_text(study.tables, wide=wide), crop=False)
     else:
-        print(render_tables(computed.frame, wide=wide, computed=computed))
+        print(render_tables(study.tables, wide=wide))
     if not grid.empty and grid["task"].nunique() > 1:
         for part in (part for tasks in terminal_grids(grid) for part in grid_parts(tasks)):
             console.print(part)
 
 
-def table_files(comparison: Comparison, warnings: list[str]) -> dict[str, str | bytes]:
-    """Return the contents of the tables of a study, by the name of the file."""
-    frame, computed = comparison.frame, comparison.computed
-    results, arms = with_warnings(frame, warnings), with_warnings(computed.arms, warnings)
+def table_files(study: Study, grid: pd.DataFrame) -> dict[str, str | bytes]:
+    """Return the contents of the tables of a study, by the name of the file.
+
+    Args:
+        study: the study.
+        grid: its ``task_grid``.
+    """
+    comparison, ladders = study.comparison, study.comparison.ladders
+    results = with_warnings(comparison.frame, comparison.warnings)
+    tables = {
+        "table": comparison.arms,
+        "pairs": comparison.pairs,
+        "slices": comparison.slices,
+        **({} if grid.empty else {"task_grid": grid}),
+        **({} if comparison.multipliers.empty else {"compute": comparison.multipliers}),
+        **({} if ladders.empty else {"capacity": capacity_frame(ladders)}),
+        **({} if comparison.decisions.empty else {"decision_accuracy": comparison.decisions}),
+    }
     return {
         "results.csv": csv_text(results),
         "results.parquet": parquet(results),
-        "table.csv": csv_text(arms),
-        "table.md": render_markdown(frame, wide=comparison.config.wide, computed=computed),
-        "table.tex": render_latex(frame, computed),
-        "pairs.csv": csv_text(with_warnings(computed.pairs, warnings)),
-        "slices.csv": csv_text(with_warnings(computed.slices, warnings)),
-        "compare.html": render_page(frame, comparison.history, comparison.page, computed),
+        "table.md": render_markdown(study.tables, wide=study.config.wide),
+        "table.tex": render_latex(study.tables),
+        "compare.html": render_page(comparison, study.tables, study.figures),
+        **{f"{name}.csv": csv_text(with_warnings(t, comparison.warnings)) for name, t in tables.items()},
+        **({} if grid.empty else {"task_grid.md": grid_markdown(grid, comparison.warnings)}),
     }
 
 
-def figure_files(comparison: Comparison) -> dict[str, str | bytes]:
+def figure_files(study: Study) -> dict[str, str | bytes]:
     """Return the contents of the figures of a study, by the name of the file."""
     contents: dict[str, str | bytes] = {}
-    if (verdicts := verdict_figure(comparison.frame, comparison.computed.arms)) is not None:
+    if (verdicts := verdict_figure(study.comparison)) is not None:
         for kind in ("svg", "png"):
             contents[f"verdicts.{kind}"] = figure_bytes(verdicts, kind, VERDICTS_DPI)
-    if (against := against_figure(comparison.frame, comparison.computed.against)) is not None:
-        contents["against.svg"] = against
-    if comparison.config.figures:
-        figures = {name: figure for name, figure in comparison.page.figures.items() if figure is not None}
-        for name, figure in figures.items():
+    contents |= study.figures.images
+    for name, ladder in capacity_figures(study.comparison.ladders).items():
+        contents[f"capacity_{name}.png"] = figure_bytes(ladder, "png")
+    if study.config.figures:
+        for name, figure in study.figures.drawn.items():
             contents |= {f"figures/{name}.{kind}": printed(figure, kind) for kind in FILE_FORMATS}
     return contents
 

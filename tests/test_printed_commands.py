@@ -13,13 +13,12 @@ from typing import Any
 import pandas as pd
 import pytest
 
+from archbench.analysis.comparison import Comparison
 from archbench.analysis.findings.claims import Claim
 from archbench.analysis.findings.published import Record
 from archbench.analysis.load.records import read_records
 from archbench.analysis.load.study import load_history, load_study
 from archbench.analysis.report.needs import needs, speed_commands, training_commands
-from archbench.analysis.report.page import find, render_page
-from archbench.analysis.stats.computed import Computed
 from archbench.analysis.track.results import scored_runs
 from archbench.analysis.track.rules import read_track
 from archbench.analysis.track.runs import sweep
@@ -32,6 +31,7 @@ from archbench.slurm import submit
 from archbench.slurm.prepare import submit as submit_preparation
 from tests import ROOT
 from tests.analysis.conftest import write_run_folder
+from tests.analysis.pages import page_of
 from tests.printed_commands import COMMAND, check
 
 CLAIMS = read_records(ROOT / "docs" / "findings", Claim)
@@ -75,7 +75,7 @@ def in_text(text: str) -> list[str]:
 
 def of_report(frame: pd.DataFrame, history: pd.DataFrame = NO_POINTS) -> set[str]:
     found = {
-        command for need in needs(Computed(frame), history, FIGURES).values() for command in need.commands
+        command for need in needs(Comparison(frame, history), FIGURES).values() for command in need.commands
     }
     return found | set(training_commands(frame)) | set(speed_commands(frame))
 
@@ -147,7 +147,7 @@ def test_commands_about_several_studies_in_a_folder_of_ones_own(tmp_path: Path) 
 def test_commands_on_the_page(tmp_path: Path) -> None:
     write_run_folder(tmp_path / "runs", "decoder", 0)
     frame, history = load_study(tmp_path / "runs", "compare"), load_history(tmp_path / "runs", "compare")
-    page = render_page(frame, history, find(frame, history))
+    page = page_of(Comparison(frame, history))
     found = {html.unescape(text) for text in re.findall("<code>(.*?)</code>", page)}
     assert "probes" not in " ".join(found)
     check_all(found)

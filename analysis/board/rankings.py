@@ -15,12 +15,12 @@ import pandas as pd
 
 from archbench.analysis.board.families import family
 from archbench.analysis.board.sources import SUBMISSION, Source
+from archbench.analysis.comparison import Comparison
 from archbench.analysis.figures.percent_axis import PercentAxis
 from archbench.analysis.figures.style import styles
 from archbench.analysis.load.arm_names import split_name
 from archbench.analysis.load.scale_order import TASK_SCALE, scale_groups
 from archbench.analysis.stats.arms import NOT_OF_THE_TEXT, finished, is_guess, likelihood_group
-from archbench.analysis.stats.versus_baseline import with_differences
 from archbench.analysis.tables.body import GROUPS
 from archbench.experiments.tasks.metrics import LIKELIHOOD_TYPES, Reference
 
@@ -135,7 +135,7 @@ def _order(ranking: Ranking) -> tuple[bool, str, int, float]:
 
 def _rankings(source: Source) -> Iterator[Ranking]:
     frame = source.frame
-    table = with_differences(frame)
+    table = Comparison(frame).arms
     scores = frame[finished(frame)].groupby([*TASK_SCALE, "cell", "digest"])["score"].agg(tuple)
     colours = {arm: look["color"] for arm, look in styles(frame).items()}
     submissions = frame.groupby("arm")[SUBMISSION].first().to_dict()

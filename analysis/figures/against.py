@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import pandas as pd
-
+from archbench.analysis.comparison import Comparison
 from archbench.analysis.figures.style import MATPLOTLIB_MARKERS, PALETTE, palette_indices
 from archbench.analysis.load.scale_order import scale_groups
-from archbench.analysis.stats.against_variable import against_scores, against_title, label, line_name
+from archbench.analysis.stats.against_variable import against_title, label, line_name
 
 
-def against_figure(frame: pd.DataFrame, scores: pd.DataFrame | None = None) -> bytes | None:
+def against_figure(comparison: Comparison) -> bytes | None:
     """Return scores against the variable as SVG, a panel for each task; None without ``study.against``.
 
     The variable's axis is logarithmic. The same frame always gives the same bytes.
     """
-    scores = against_scores(frame) if scores is None else scores
+    scores = comparison.against
     if scores.empty:
         return None
     # Matplotlib is slow to import; studies without such a figure do not load it.
@@ -24,7 +23,7 @@ def against_figure(frame: pd.DataFrame, scores: pd.DataFrame | None = None) -> b
 
     panels = list(scale_groups(scores))
     figure = Figure(figsize=(6.4 * len(panels), 4.2), layout="constrained", facecolor="white")
-    palette_index = palette_indices([str(name) for name in frame["backbone"].unique()])
+    palette_index = palette_indices([str(name) for name in comparison.frame["backbone"].unique()])
     for panel, (_, rows) in enumerate(panels, start=1):
         axes = figure.add_subplot(1, len(panels), panel)
         for backbone, line in rows.groupby("backbone", sort=False):

@@ -21,6 +21,8 @@ def capacity_figures(ladders: pd.DataFrame) -> dict[str, Figure]:
 
     A bound of a capacity, or of its interval, is an arrow. One legend names the models of both panels.
     """
+    if ladders.empty:
+        return {}
     from matplotlib.figure import Figure  # slow to import; studies without ladders do not load it
 
     figures = {}

@@ -7,6 +7,7 @@ import math
 import pandas as pd
 import plotly.graph_objects as go
 
+from archbench.analysis.comparison import Comparison
 from archbench.analysis.figures.style import (
     MOST_PANELS,
     PALETTE,
@@ -16,21 +17,21 @@ from archbench.analysis.figures.style import (
     make_panels,
     palette_indices,
 )
-from archbench.analysis.stats.arms import arm_table, ranked
+from archbench.analysis.stats.arms import ranked
 from archbench.analysis.stats.compute.multiplier import SAME_BUDGET
 from archbench.analysis.stats.targets.performance_profile import lines
 from archbench.analysis.tables.format import budget
 from archbench.analysis.tables.sentences import with_likelihood
 
 
-def score_over_compute(frame: pd.DataFrame, table: pd.DataFrame | None = None) -> go.Figure | None:
+def score_over_compute(comparison: Comparison) -> go.Figure | None:
     """Draw test scores with 95% intervals over seeds against training FLOPs, a line for each backbone.
 
     Trivial baselines of the task near these scores are thin horizontal lines. A panel for each task and
     likelihood type; None if no backbone was trained with several budgets. A panel is left out if two of its
     models differ in something else than the budget.
     """
-    table = arm_table(frame) if table is None else table
+    table = comparison.table
     arms = table[ranked(table) & table["training_flops"].gt(0)]
     arms = arms.assign(line=lines(arms)).sort_values("training_flops")
     panels = [group for group in arms.groupby(["task", "likelihood"], dropna=False) if has_budgets(group[1])][
@@ -39,7 +40,7 @@ def score_over_compute(frame: pd.DataFrame, table: pd.DataFrame | None = None) -
     if not panels:
         return None
     figure, cells = make_panels([with_likelihood(*key) for key, _ in panels])
-    indices, in_legend = palette_indices([str(name) for name in frame["backbone"].unique()]), set()
+    indices, in_legend = palette_indices([str(name) for name in comparison.frame["backbone"].unique()]), set()
     for (key, rows), cell in zip(panels, cells, strict=True):
         last = (
             rows.groupby("line")["score"].last().sort_values(ascending=rows["direction"].iloc[0] == "lower")

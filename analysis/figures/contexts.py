@@ -13,10 +13,11 @@ import pandas as pd
 import plotly.graph_objects as go
 from typing_extensions import TypedDict
 
+from archbench.analysis.comparison import Comparison
 from archbench.analysis.figures.style import MOST_PANELS, make_panels, styles
 from archbench.analysis.load.scale_order import TASK_SCALE, scale_groups, task_label
 from archbench.analysis.stats.arms import finished
-from archbench.analysis.stats.extra_tests import TRAINED, further_scores, settings, shared_setting
+from archbench.analysis.stats.extra_tests import TRAINED, settings, shared_setting
 from archbench.analysis.stats.intervals import mean_interval
 from archbench.experiments.runtime.errors import RunError
 from archbench.experiments.runtime.json_state import Number, read_json
@@ -49,9 +50,9 @@ def is_map(tests: list[str]) -> bool:
     return bool(changed) and all(tuple(names) == MAP_AXES for names in changed)
 
 
-def further_curves(frame: pd.DataFrame, scores: pd.DataFrame | None = None) -> go.Figure | None:
+def further_curves(comparison: Comparison) -> go.Figure | None:
     """Draw the score on each extra evaluation, a panel for each task; None if there are only maps."""
-    scores = further_scores(frame) if scores is None else scores
+    frame, scores = comparison.frame, comparison.further
     panels = [(p, rows) for p, rows in scale_groups(scores) if not is_map(list(rows["test"]))]
     if not panels:
         return None
@@ -85,9 +86,9 @@ def _metric(frame: pd.DataFrame, task: str) -> str:
     return str(frame[frame["task"] == task]["metric"].dropna().iloc[0]).replace("_", " ")
 
 
-def recall_maps(frame: pd.DataFrame, scores: pd.DataFrame | None = None) -> go.Figure | None:
+def recall_maps(comparison: Comparison) -> go.Figure | None:
     """Draw the score by length and depth of the needle, a map for each arm; None without such evaluations."""
-    scores = further_scores(frame) if scores is None else scores
+    frame, scores = comparison.frame, comparison.further
     panels = [
         ((task, model), rows[rows["test"] != TRAINED])
         for (task, _, model), rows in scale_groups(scores, [*TASK_SCALE, "arm"])
@@ -137,18 +138,17 @@ def read_positions(frame: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["task", "scale", "arm", "seed", "begin", "end", "nats"])
 
 
-def position_curves(positions: pd.DataFrame, frame: pd.DataFrame) -> go.Figure | None:
+def position_curves(comparison: Comparison) -> go.Figure | None:
     """Draw nats per token by position, a panel for each task: means over seeds with 95% t-intervals.
 
-    Args:
-        positions: from ``read_positions``. A point is drawn at the middle of its range of positions.
-        frame: from ``load_study``, for the models' colours.
+    A point is drawn at the middle of its range of positions. Raises ValueError where an
+    evaluation cannot be read.
     """
-    groups = list(scale_groups(positions))[:MOST_PANELS]
+    groups = list(scale_groups(read_positions(comparison.frame)))[:MOST_PANELS]
     if not groups:
         return None
     figure, cells = make_panels([task_label(task, scale) for (task, scale), _ in groups])
-    look, in_legend = styles(frame), set()
+    look, in_legend = styles(comparison.frame), set()
     for (_, rows), cell in zip(groups, cells, strict=True):
         for model, model_rows in rows.groupby("arm", sort=True):
             style = look[str(model)]

@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
+from archbench.analysis.comparison import Comparison
 from archbench.analysis.figures.style import MOST_PANELS, faint, make_panels, styles
 from archbench.analysis.load.scale_order import TASK_SCALE, scale_groups, task_label
 
@@ -22,22 +23,24 @@ FEW_POINTS = 20
 """Number of points up to which a line has markers."""
 
 
-def loss_curves(frame: pd.DataFrame, history: pd.DataFrame) -> go.Figure | None:
+def loss_curves(comparison: Comparison) -> go.Figure | None:
     """Draw the logged training loss, a panel for each task; None if no run logged one twice.
 
     Losses of different objectives are not comparable; the line's tooltip states the objective.
     """
+    frame, history = comparison.frame, comparison.history
     if "loss" not in history:
         return None
     rows = history[(history["kind"] == "train") & np.isfinite(history["loss"])]
     return _curves(frame, rows.assign(value=rows["loss"]), lambda runs: "training loss")
 
 
-def learning_curves(frame: pd.DataFrame, history: pd.DataFrame) -> go.Figure | None:
+def learning_curves(comparison: Comparison) -> go.Figure | None:
     """Draw the validation metric, a panel for each task; None if no run was validated twice.
 
     Reference lines refer to the test split, so they are not drawn.
     """
+    frame, history = comparison.frame, comparison.history
     rows = history[history["kind"] == "validation"].merge(frame[["path", "metric"]], on="path")
     rows["value"] = np.nan
     for metric in rows["metric"].dropna().unique():

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
+from archbench.analysis.comparison import Comparison
 from archbench.analysis.figures.style import (
     PALETTE,
     PANEL_HEIGHT,
@@ -19,16 +20,16 @@ from archbench.analysis.figures.style import (
 )
 from archbench.analysis.load.scale_order import scale_groups, task_label
 from archbench.analysis.stats.aggregates import performance_profile
-from archbench.analysis.stats.arms import arm_table, finished
+from archbench.analysis.stats.arms import finished
 from archbench.analysis.stats.targets.performance_profile import task_scores
 
 ROWS = 6
 """Arms whose labels fit in a panel of the default height."""
 
 
-def final_scores(frame: pd.DataFrame, table: pd.DataFrame | None = None) -> go.Figure | None:
+def final_scores(comparison: Comparison) -> go.Figure | None:
     """Draw test scores: mean with 95% t-interval, and the seeds as small dots; None without scores."""
-    table = arm_table(frame) if table is None else table
+    frame, table = comparison.frame, comparison.table
     table = table[table["score"].map(math.isfinite)]
     groups = [(key, rows) for key, rows in scale_groups(table) if (rows["kind"] == "arm").any()]
     if not groups:
@@ -75,17 +76,13 @@ def _point(row: pd.Series, values: list[float], label: str, marker: dict[str, ob
     )  # fmt: skip
 
 
-def forest(gains: pd.DataFrame, frame: pd.DataFrame) -> go.Figure | None:
-    """Draw the difference from the baseline on each task (right: better), with a row for each arm.
-
-    Args:
-        gains: from ``baseline_gains``.
-        frame: from ``load_study``, for the models' colours.
-    """
+def forest(comparison: Comparison) -> go.Figure | None:
+    """Draw the difference from the baseline on each task (right: better), with a row for each arm."""
+    gains = comparison.gains
     if gains.empty:
         return None
     figure, [cell] = make_panels(["better than the baseline, in units of the score; corrected 95% intervals"])
-    look = styles(frame)
+    look = styles(comparison.frame)
     names = list(dict.fromkeys(gains["task"] + ", " + gains["scale"]))
     arms = sorted(gains["arm"].unique())
     for index, model in enumerate(arms):
@@ -112,9 +109,9 @@ def forest(gains: pd.DataFrame, frame: pd.DataFrame) -> go.Figure | None:
     return figure
 
 
-def profiles(frame: pd.DataFrame) -> go.Figure | None:
+def profiles(comparison: Comparison) -> go.Figure | None:
     """Draw the fraction of runs above each score, as the mean over tasks; None below ``MIN_TASKS`` tasks."""
-    scores = task_scores(frame)
+    scores = task_scores(comparison.frame)
     if not scores:
         return None
     figure, cells = make_panels([f"performance profile, {scale}" for scale in scores])

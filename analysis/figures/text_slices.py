@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import pandas as pd
 import plotly.graph_objects as go
 
+from archbench.analysis.comparison import Comparison
 from archbench.analysis.figures.style import MOST_PANELS, PANEL_HEIGHT, REFERENCE_COLOUR, make_panels, styles
 from archbench.analysis.load.scale_order import scale_groups, task_label
 
@@ -17,16 +17,13 @@ GROUPINGS = {
 """Groupings of a figure, with the titles of their panels; ``recall`` is a summary of ``repeat``."""
 
 
-def slice_gains(table: pd.DataFrame, frame: pd.DataFrame) -> go.Figure | None:
+def slice_gains(comparison: Comparison) -> go.Figure | None:
     """Draw the gain of each model over its baseline on each slice (right: better); None without gains.
 
     Bars are the 95% interval over seeds, or, with too few seeds, twice the standard error over
     documents. Each task has a panel for each grouping, for the likelihood type with the most models.
-
-    Args:
-        table: from ``analysis.stats.text_slices.slice_table``.
-        frame: from ``load_study``, for the models' colours.
     """
+    table = comparison.slices
     rows = table[table["gain"].notna() & table["by"].isin(list(GROUPINGS))]
     panels = []
     for (task, scale), gains in scale_groups(rows):
@@ -39,7 +36,7 @@ def slice_gains(table: pd.DataFrame, frame: pd.DataFrame) -> go.Figure | None:
     if not panels:
         return None
     figure, panel_cells = make_panels([title for title, _ in panels])
-    look, in_legend = styles(frame), set()
+    look, in_legend = styles(comparison.frame), set()
     for (_, panel_rows), cell in zip(panels, panel_cells, strict=True):
         names = list(dict.fromkeys(panel_rows["slice"]))
         arms = sorted(panel_rows["arm"].unique())

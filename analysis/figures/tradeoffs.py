@@ -8,9 +8,11 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
+from archbench.analysis.comparison import Comparison
 from archbench.analysis.figures.style import MOST_PANELS, REFERENCE_COLOUR, log_axis, make_panels, styles
 from archbench.analysis.load.scale_order import TASK_SCALE, scale_groups, task_label
-from archbench.analysis.stats.arms import arm_table, ranked
+from archbench.analysis.stats.arms import ranked
+from archbench.analysis.stats.trusted_speeds import given
 from archbench.analysis.tables.sentences import with_likelihood
 
 MEMORY = "training_peak_memory_bytes"
@@ -55,21 +57,14 @@ def measured_costs(frame: pd.DataFrame) -> dict[str, tuple[str, float, str]]:
     return {key: value for key, value in COSTS.items() if key != MEMORY or on_gpu}
 
 
-def pareto_fronts(
-    frame: pd.DataFrame, speed: pd.DataFrame | None = None, table: pd.DataFrame | None = None
-) -> go.Figure | None:
+def pareto_fronts(comparison: Comparison) -> go.Figure | None:
     """Draw the score against each cost, for each task and likelihood type, with 95% intervals over seeds.
 
     Arms that have not learned the task are left out. A dotted line connects the Pareto front; dominated arms
     have open markers.
-
-    Args:
-        frame: from ``load_study``.
-        speed: rows of ``experiments.benchmark``, for decoding speed.
-        table: ``arm_table`` of the frame, if it is there already.
     """
-    arms = arm_table(frame) if table is None else table
-    arms = with_costs(arms[ranked(arms)], speed)
+    frame, table, speed = comparison.frame, comparison.table, comparison.speed
+    arms = with_costs(table[ranked(table)], None if speed is None else given(speed))
     groups = list(scale_groups(arms, [*TASK_SCALE, "likelihood"], dropna=False))
     costs = measured_costs(frame)
     panels = [(key, rows, cost) for key, rows in groups for cost in costs if rows[cost].notna().sum() > 1]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 
-import pandas as pd
 import plotly.graph_objects as go
 
+from archbench.analysis.comparison import Comparison
 from archbench.analysis.figures.style import (
     MOST_PANELS,
     PALETTE,
@@ -22,19 +22,14 @@ MOST_POINTS = 200
 """Maximum number of points of a training curve; limits the size of reports with many runs."""
 
 
-def compute_to_target(reached: pd.DataFrame, frame: pd.DataFrame) -> go.Figure | None:
-    """Draw how many times fewer FLOPs than the baseline each model needs for a loss, a panel for each task.
-
-    Args:
-        reached: from ``levels_reached``.
-        frame: from ``load_study``, for the models' colours.
-    """
-    groups = [group for group in scale_groups(reached) if group[1]["arm"].nunique() > 1]
+def compute_to_target(comparison: Comparison) -> go.Figure | None:
+    """Draw how many times fewer FLOPs than the baseline a model needs for a loss, a panel for each task."""
+    groups = [group for group in scale_groups(comparison.levels) if group[1]["arm"].nunique() > 1]
     groups = groups[:MOST_PANELS]
     if not groups:
         return None
     figure, cells = make_panels([task_label(task, scale) for (task, scale), _ in groups])
-    look, in_legend = styles(frame), set()
+    look, in_legend = styles(comparison.frame), set()
     for (_, rows), cell in zip(groups, cells, strict=True):
         for model, levels in rows.groupby("arm", sort=True):
             style = look[str(model)]
@@ -59,12 +54,9 @@ def compute_to_target(reached: pd.DataFrame, frame: pd.DataFrame) -> go.Figure |
     return figure
 
 
-def rate_curves(rates: pd.DataFrame) -> go.Figure | None:
-    """Draw validation score against learning rate, a panel per task; large marker: best, cross: diverged.
-
-    Args:
-        rates: from ``analysis.stats.learning_rates.sensitivity.rate_runs``.
-    """
+def rate_curves(comparison: Comparison) -> go.Figure | None:
+    """Draw validation score against learning rate, a panel per task; large marker: best, cross: diverged."""
+    rates = comparison.rates
     groups = list(rates.groupby("task", sort=True))[:MOST_PANELS]
     if not groups:
         return None
@@ -105,8 +97,9 @@ def rate_curves(rates: pd.DataFrame) -> go.Figure | None:
     return figure
 
 
-def gradient_norms(frame: pd.DataFrame, history: pd.DataFrame) -> go.Figure | None:
+def gradient_norms(comparison: Comparison) -> go.Figure | None:
     """Draw the gradient norm of each run against its tokens, a panel for each task."""
+    frame, history = comparison.frame, comparison.history
     if "grad_norm" not in history:
         return None
     rows = history[(history["kind"] == "train") & history["grad_norm"].map(math.isfinite)]

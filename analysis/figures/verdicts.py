@@ -15,11 +15,11 @@ import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from archbench.analysis.comparison import Comparison
 from archbench.analysis.figures.style import MOST_PANELS, PALETTE, palette_indices
 from archbench.analysis.load.scale_order import scale_groups, task_label
 from archbench.analysis.stats.arms import likelihood_group
 from archbench.analysis.stats.verdicts.verdict import UNDECIDED
-from archbench.analysis.stats.versus_baseline import with_differences
 from archbench.analysis.tables.columns import mean_text, verdict_text
 from archbench.experiments.runtime.console import plural
 
@@ -59,14 +59,9 @@ CAPTION = (
 )
 
 
-def verdict_figure(frame: pd.DataFrame, arms: pd.DataFrame | None = None) -> Figure | None:
-    """Return the figure of a study's frame; None if no model has a score.
-
-    Args:
-        frame: runs.
-        arms: their ``with_differences``, if it is there already.
-    """
-    rows = with_differences(frame) if arms is None else arms
+def verdict_figure(comparison: Comparison) -> Figure | None:
+    """Return the figure of a study; None if no model has a score."""
+    rows = comparison.arms
     rows = rows[(rows["kind"] == "arm") & (rows["seeds"] > 0)]
     tasks = [task_rows for _, task_rows in scale_groups(rows)][:MOST_PANELS]
     if not tasks:
@@ -86,7 +81,7 @@ def verdict_figure(frame: pd.DataFrame, arms: pd.DataFrame | None = None) -> Fig
             )
         )
     figure = Figure(figsize=(WIDTH, sum(heights) + FOOTER), facecolor="white")
-    colours = palette_indices([str(name) for name in frame["backbone"].unique()])
+    colours = palette_indices([str(name) for name in comparison.frame["backbone"].unique()])
     top = figure.get_figheight()
     width = WIDTH if len(tasks) == 1 else WIDTH / 2
     for pair, height in zip(pairs, heights, strict=True):

@@ -7,10 +7,11 @@ from dataclasses import dataclass, field, replace
 
 import pandas as pd
 
+from archbench.analysis.comparison import Comparison
 from archbench.analysis.findings.claims import BETTER, Claim
 from archbench.analysis.findings.frames import Frames
 from archbench.analysis.stats.arms import finished, mixed_data
-from archbench.analysis.stats.comparisons import comparisons, verdict_of
+from archbench.analysis.stats.pairs import verdict_of
 from archbench.analysis.stats.verdicts.documents import DEPENDS_ON_DOCUMENTS, NO_DOCUMENTS
 from archbench.analysis.stats.verdicts.tuning import DEPENDS_ON_TUNING
 from archbench.analysis.stats.verdicts.verdict import NO_SPREAD
@@ -106,7 +107,7 @@ def _judge(name: str, claim: Claim, runs: pd.DataFrame) -> Finding:
     if (few := min(len(scores), len(other_scores))) < claim.seeds:
         verb = "has" if few == 1 else "have"
         return replace(finding, reason=f"{few} of {claim.seeds} seeds {verb} ended")
-    pair = verdict_of(comparisons(runs), *SIDES)
+    pair = verdict_of(Comparison(runs).pairs, *SIDES)
     if pair is None:
         return replace(finding, reason=_why_not_compared(runs))
     low, high, difference = float(pair["low"]), float(pair["high"]), float(pair["difference"])
@@ -128,7 +129,7 @@ def _judge(name: str, claim: Claim, runs: pd.DataFrame) -> Finding:
 
 
 def _why_not_compared(runs: pd.DataFrame) -> str:
-    """Return the reason why ``comparisons`` has no pair of the two models of a claim."""
+    """Return the reason why ``pair_verdicts`` has no pair of the two models of a claim."""
     if mixed_data(runs):
         return "the runs saw different data"
     if not finished(runs).all():

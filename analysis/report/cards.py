@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
+from archbench.analysis.comparison import Comparison
 from archbench.analysis.figures.curves import thinned
 from archbench.analysis.figures.style import styles
 from archbench.analysis.load.arm_names import split_name
@@ -64,9 +65,10 @@ class Card:
     """Of the last task and scale with one, and of its first seed; None if the model generated no text."""
 
 
-def cards(frame: pd.DataFrame, history: pd.DataFrame) -> list[Card]:
+def cards(comparison: Comparison) -> list[Card]:
     """Return a card for each model of a study, in alphabetical order."""
-    look, losses = styles(frame), mean_losses(frame, history)
+    frame = comparison.frame
+    look, losses = styles(frame), mean_losses(frame, comparison.history)
     frame = with_trusted_speeds(frame)
     return [
         Card(

@@ -12,13 +12,12 @@ import pandas as pd
 
 from archbench.analysis.figures.percent_axis import PercentAxis
 from archbench.analysis.figures.style import styles
-from archbench.analysis.load.scale_order import TASK_SCALE, scale_groups, task_label
+from archbench.analysis.load.scale_order import TASK_SCALE, task_label
 from archbench.analysis.stats.arms import finished, ranked
 from archbench.analysis.stats.verdicts.verdict import BETTER, EQUIVALENT, WORSE
-from archbench.analysis.tables.body import table_rows
-from archbench.analysis.tables.columns import COSTS, result_columns, table_columns
-from archbench.analysis.tables.headings import held_equal
+from archbench.analysis.tables.columns import COSTS, result_columns
 from archbench.analysis.tables.sentences import Answer, answer, answers
+from archbench.analysis.tables.study_tables import StudyTables
 
 MOST_ROWS = 12
 """Models that a panel shows; the tables have all."""
@@ -67,25 +66,23 @@ class Panel:
     """Models with a score that are not ranked, as they have not learned the task."""
 
 
-def panels(arms: pd.DataFrame, frame: pd.DataFrame) -> list[Panel]:
+def panels(tables: StudyTables, frame: pd.DataFrame) -> list[Panel]:
     """Return the panels of a study; none for a type without ranked models.
 
     Args:
-        arms: from ``analysis.stats.versus_baseline.with_differences``.
-        frame: from ``load_study``.
+        tables: of the study.
+        frame: its runs.
     """
     colours = {arm: look["color"] for arm, look in styles(frame).items()}
     scores = frame[finished(frame)].groupby([*TASK_SCALE, "arm"])["score"].agg(list)
     study_panels = []
-    for (task, scale), rows in scale_groups(arms):
-        body = table_rows(rows, table_columns(rows, wide=False))
-        for group in dict.fromkeys(row.group for row in body):
-            group_rows = pd.DataFrame([row.source for row in body if row.group == group])
+    for table in tables.tasks:
+        for group in dict.fromkeys(row.group for row in table.body.rows):
+            group_rows = pd.DataFrame([row.source for row in table.body.rows if row.group == group])
             if ranked(group_rows).any():
-                runs = frame[(frame["task"] == task) & (frame["scale"] == scale)]
-                title = ", ".join(filter(None, [task_label(task, scale), group]))
-                seeds = scores.loc[task, scale].to_dict()
-                study_panels.append(_panel(title, held_equal(runs), group_rows, colours, seeds))
+                title = ", ".join(filter(None, [task_label(table.task, table.scale), group]))
+                seeds = scores.loc[table.task, table.scale].to_dict()
+                study_panels.append(_panel(title, table.held_equal, group_rows, colours, seeds))
     return study_panels
 
 

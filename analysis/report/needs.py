@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pandas as pd
 
+from archbench.analysis.comparison import Comparison
 from archbench.analysis.figures.contexts import EVALUATED
 from archbench.analysis.figures.tradeoffs import measured_costs, with_costs
 from archbench.analysis.load.scale_order import TASK_SCALE
 from archbench.analysis.scaling.points import study_points
+from archbench.analysis.scaling.tables import FITTED
 from archbench.analysis.stats.arms import finished, ranked
-from archbench.analysis.stats.computed import Computed
 from archbench.analysis.stats.learning_rates.sensitivity import FEW, rate_runs
 from archbench.analysis.stats.targets.performance_profile import MIN_TASKS, whole_tasks
 from archbench.analysis.stats.text_slices import run_slices
@@ -22,8 +23,6 @@ from archbench.analysis.tables.headings import study_name, untested
 from archbench.experiments.config.study import study_command, train_command, train_words, typed_command
 from archbench.experiments.runtime.console import plural
 
-FITTED = 4
-"""Sizes, and budgets, of a backbone from which a scaling law is fitted."""
 TYPE = [*TASK_SCALE, "likelihood"]
 LONGER = 'trainer.extra_evaluations=["sequence_length=256"]'
 DEPTHS = 'trainer.extra_evaluations=["sequence_length=256 depth=0","sequence_length=256 depth=1"]'
@@ -38,15 +37,14 @@ class Need:
     """Each can be typed as it is."""
 
 
-def needs(computed: Computed, history: pd.DataFrame, names: Iterable[str]) -> dict[str, Need]:
+def needs(comparison: Comparison, names: Iterable[str]) -> dict[str, Need]:
     """Return why figures of the report are empty, by their names.
 
     Args:
-        computed: runs, and what was computed of them.
-        history: from ``load_history``, of the same study.
-        names: of the figures that are empty, of ``analysis.report.page.find``.
+        comparison: of the study.
+        names: of the figures that are empty, of ``analysis.report.page.draw``.
     """
-    frame = computed.frame
+    frame, history = comparison.frame, comparison.history
     again = () if finished(frame).all() else training_commands(frame)
     reasons: dict[str, Callable[[], Need]] = {
         "training_loss": lambda: Need(reason="No run has logged two training losses"),
@@ -57,11 +55,11 @@ def needs(computed: Computed, history: pd.DataFrame, names: Iterable[str]) -> di
             commands=training_commands(frame, "trainer.evaluate_every=50"),
         ),
         "compute_to_target": lambda: Need(
-            reason=_levels(computed, history), commands=training_commands(frame, "trainer.evaluate_every=50")
+            reason=_levels(comparison), commands=training_commands(frame, "trainer.evaluate_every=50")
         ),
         "learning_rates": lambda: Need(reason=_rates(frame), commands=(_train("compare_rates"),)),
         "scaling_laws": lambda: Need(reason=_sizes(frame, history), commands=(_train("ladder"),)),
-        "pareto_fronts": lambda: Need(reason=_costs(computed), commands=again),
+        "pareto_fronts": lambda: Need(reason=_costs(comparison), commands=again),
         "further_tests": lambda: Need(
             reason="No extra evaluations of the same models were made",
             commands=training_commands(frame, LONGER),
@@ -72,7 +70,7 @@ def needs(computed: Computed, history: pd.DataFrame, names: Iterable[str]) -> di
         ),
         "positions": lambda: _positions(frame),
         "slices": lambda: Need(reason=_slices(frame)),
-        "gains": lambda: Need(reason=_tested(computed)),
+        "gains": lambda: Need(reason=_tested(comparison)),
         "performance_profiles": lambda: Need(reason=_tasks(frame), commands=(_train("state_tracking"),)),
         "gradient_norms": lambda: Need(reason="No gradient norms were logged"),
     }
@@ -129,8 +127,9 @@ def _whole_arms(table: pd.DataFrame) -> pd.DataFrame:
     return table.query("kind == 'arm' and seeds > 0 and seeds == runs")
 
 
-def _levels(computed: Computed, history: pd.DataFrame) -> str:
-    models = _most(_whole_arms(computed.table).groupby(TYPE, dropna=False).size())
+def _levels(comparison: Comparison) -> str:
+    models = _most(_whole_arms(comparison.table).groupby(TYPE, dropna=False).size())
+    history = comparison.history
     points = _most(history[history["kind"] == "validation"].groupby("path").size())
     return (
         _lacking(2, models, "model", "of one likelihood type whose runs have all ended")
@@ -154,10 +153,10 @@ def _sizes(frame: pd.DataFrame, history: pd.DataFrame) -> str:
     )
 
 
-def _costs(computed: Computed) -> str:
-    arms = computed.table
+def _costs(comparison: Comparison) -> str:
+    arms = comparison.table
     arms = with_costs(arms[ranked(arms)], None)
-    counts = arms.groupby(TYPE, dropna=False)[list(measured_costs(computed.frame))].count()
+    counts = arms.groupby(TYPE, dropna=False)[list(measured_costs(comparison.frame))].count()
     most = _most(counts.max(axis=1))
     return _lacking(2, most, "model", "of one likelihood type that have learned their task, of known cost")
 
@@ -168,10 +167,10 @@ def _slices(frame: pd.DataFrame) -> str:
     return _lacking(2, _most(models), "model", which) or "The runs of a text saw different data"
 
 
-def _tested(computed: Computed) -> str:
-    whole = _whole_arms(computed.table)
+def _tested(comparison: Comparison) -> str:
+    whole = _whole_arms(comparison.table)
     models = whole[whole["seeds"] >= MIN_SEEDS].groupby(TYPE, dropna=False).size()
-    reasons = computed.arms["reason"].dropna().unique()
+    reasons = comparison.arms["reason"].dropna().unique()
     return (
         _lacking(2, _most(models), "model", f"of one likelihood type with {MIN_SEEDS} seeds")
         or "; ".join(map(untested, reasons))

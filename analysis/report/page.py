@@ -10,6 +10,7 @@ import base64
 import gzip
 import json
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -19,46 +20,43 @@ import plotly.graph_objects as go
 import plotly.offline
 from markupsafe import Markup
 
+from archbench.analysis.comparison import Comparison
 from archbench.analysis.figures.against import against_figure
 from archbench.analysis.figures.capacity import capacity_figures
 from archbench.analysis.figures.compute import score_over_compute
-from archbench.analysis.figures.contexts import further_curves, position_curves, read_positions, recall_maps
+from archbench.analysis.figures.contexts import further_curves, position_curves, recall_maps
 from archbench.analysis.figures.curves import AXES, learning_curves, loss_curves
+from archbench.analysis.figures.files import figure_bytes
 from archbench.analysis.figures.scores import final_scores, forest, profiles
 from archbench.analysis.figures.style import styles
 from archbench.analysis.figures.text_slices import slice_gains
 from archbench.analysis.figures.tradeoffs import decoding_note, pareto_fronts
 from archbench.analysis.figures.training import compute_to_target, gradient_norms, rate_curves
-from archbench.analysis.load.scale_order import scale_groups, size_names, task_label
+from archbench.analysis.load.scale_order import size_names, task_label
 from archbench.analysis.report import tables
 from archbench.analysis.report.cards import cards
 from archbench.analysis.report.differences import panels
 from archbench.analysis.report.needs import needs, speed_commands
 from archbench.analysis.scaling.figures import scaling_curves
 from archbench.analysis.scaling.points import study_points
-from archbench.analysis.scaling.tables import Fit, checks, fit
+from archbench.analysis.scaling.tables import Fit, checks, scaling_fits
 from archbench.analysis.speed.curves import roof_notes, roofline_grid, speed_curves
 from archbench.analysis.speed.panels import largest_curves, largest_grid, memory_curves, sampling_curves
-from archbench.analysis.speed.rows import given
 from archbench.analysis.stats.arms import matched_line
-from archbench.analysis.stats.computed import Computed
-from archbench.analysis.stats.extra_tests import published
-from archbench.analysis.stats.learning_rates.sensitivity import rate_notes, rate_optima, rate_runs
-from archbench.analysis.stats.ranking.ranks import baseline_gains, levels_reached
+from archbench.analysis.stats.learning_rates.sensitivity import rate_notes, rate_optima
 from archbench.analysis.stats.run_costs import cost_grid, stability_grid
 from archbench.analysis.stats.targets.performance_profile import lines
+from archbench.analysis.stats.trusted_speeds import given
 from archbench.analysis.tables.compute import compute_answers
 from archbench.analysis.tables.format import flops
-from archbench.analysis.tables.headings import counts_line, joined_lines, study_name, verdict
-from archbench.analysis.tables.sentences import answer, answers
+from archbench.analysis.tables.headings import study_name, verdict
+from archbench.analysis.tables.sentences import answer
 from archbench.analysis.tables.slices import slice_grids
-from archbench.analysis.tables.text import grids_over_tasks, more_tables
+from archbench.analysis.tables.study_tables import StudyTables
 from archbench.analysis.templates import environment
 from archbench.experiments.tasks.metrics import LIKELIHOOD_TYPES
 
 POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
-BOOTSTRAPS = 100
-"""Samples for the bands of scaling laws; ``analysis.scaling`` takes more."""
 MOST_SWITCHES = 12
 LEGEND = 10
 """A figure with more models than this has no legend: the switches of the page show their colours."""
@@ -68,86 +66,75 @@ HERE = Path(__file__).parent
 
 
 @dataclass(frozen=True, kw_only=True)
-class Findings:
-    """The figures of the report, and the scaling laws fitted for it."""
+class Figures:
+    """The figures of the report."""
 
-    figures: dict[str, go.Figure | None]
+    interactive: Mapping[str, go.Figure | None]
     """By name; None where the study has nothing for a figure."""
-    laws: dict[str, Fit]
-    speed: pd.DataFrame | None
-    """Rows of ``experiments.benchmark``, where the report was given some."""
+    images: Mapping[str, bytes]
+    """SVG files by name, such as ``against.svg``."""
+    laws: Mapping[str, Fit]
+    """Scaling laws of models with enough sizes and budgets, which a figure shows."""
+
+    @property
+    def drawn(self) -> dict[str, go.Figure]:
+        """Return the interactive figures that the study has something for."""
+        return {name: figure for name, figure in self.interactive.items() if figure is not None}
 
 
-def find(
-    frame: pd.DataFrame,
-    history: pd.DataFrame,
-    speed: pd.DataFrame | None = None,
-    computed: Computed | None = None,
-) -> Findings:
-    """Return every figure of the report.
-
-    Args:
-        frame: from ``load_study``.
-        history: from ``load_history``, of the same study.
-        speed: rows of ``experiments.benchmark``, from ``analysis.speed.rows.load_speed``.
-        computed: what was computed of the frame before.
+def draw(comparison: Comparison) -> Figures:
+    """Return the figures of the report.
 
     Raises ValueError where a run's evaluation by position cannot be read.
     """
-    computed = computed or Computed(frame)
-    laws, table = scaling_fits(frame, history), computed.table
-    figures = {
-        "score_over_compute": score_over_compute(frame, table),
-        "training_loss": loss_curves(frame, history),
-        "learning_curves": learning_curves(frame, history),
-        "final_scores": final_scores(frame, table),
-        "compute_to_target": compute_to_target(levels_reached(frame, history, table), frame),
-        "learning_rates": rate_curves(rate_runs(frame)),
+    against, ladders = against_figure(comparison), capacity_figures(comparison.ladders)
+    images = {} if against is None else {"against.svg": against}
+    images |= {f"capacity_{name}.svg": figure_bytes(figure, "svg") for name, figure in ladders.items()}
+    laws = scaling_fits(study_points(comparison.frame, comparison.history))
+    return Figures(interactive=interactive_figures(comparison, laws), images=images, laws=laws)
+
+
+def interactive_figures(comparison: Comparison, laws: Mapping[str, Fit]) -> dict[str, go.Figure | None]:
+    """Return the figures that Plotly draws, by name; None where the study has nothing for a figure."""
+    speed = comparison.speed
+    return {
+        "score_over_compute": score_over_compute(comparison),
+        "training_loss": loss_curves(comparison),
+        "learning_curves": learning_curves(comparison),
+        "final_scores": final_scores(comparison),
+        "compute_to_target": compute_to_target(comparison),
+        "learning_rates": rate_curves(comparison),
         "scaling_laws": scaling_curves(laws),
-        "pareto_fronts": pareto_fronts(frame, None if speed is None else given(speed), table),
-        "further_tests": further_curves(frame, computed.further),
-        "recall_maps": recall_maps(frame, computed.further),
-        "positions": position_curves(read_positions(frame), frame),
-        "slices": slice_gains(computed.slices, frame),
-        "gains": forest(baseline_gains(frame, table, computed.pairs), frame),
-        "performance_profiles": profiles(frame),
+        "pareto_fronts": pareto_fronts(comparison),
+        "further_tests": further_curves(comparison),
+        "recall_maps": recall_maps(comparison),
+        "positions": position_curves(comparison),
+        "slices": slice_gains(comparison),
+        "gains": forest(comparison),
+        "performance_profiles": profiles(comparison),
         "speed": None if speed is None else speed_curves(speed),
         "memory": None if speed is None else memory_curves(speed),
         "sampling": None if speed is None else sampling_curves(speed),
         "largest_batches": None if speed is None else largest_curves(speed),
-        "gradient_norms": gradient_norms(frame, history),
+        "gradient_norms": gradient_norms(comparison),
     }
-    return Findings(figures=figures, laws=laws, speed=speed)
 
 
-def scaling_fits(frame: pd.DataFrame, history: pd.DataFrame) -> dict[str, Fit]:
-    """Return the laws of the backbones with enough sizes and budgets, on the first task that has any."""
-    for _, group in study_points(frame, history).groupby(["task", "likelihood"], dropna=False, sort=True):
-        fits = {}
-        for line, points in group.groupby("line", sort=True):
-            if points["size"].nunique() >= 4 and points["tokens"].nunique() >= 4:
-                fits[str(line)] = fit(points, drop=0, bootstraps=BOOTSTRAPS, seed=0)
-        if fits:
-            return fits
-    return {}
+def render_page(comparison: Comparison, study: StudyTables, figures: Figures) -> str:
+    """Return the report of a study as HTML text.
 
-
-def render_page(
-    frame: pd.DataFrame,
-    history: pd.DataFrame,
-    content: Findings | None = None,
-    computed: Computed | None = None,
-) -> str:
-    """Return the report of a study as HTML text; ``content`` is the result of ``find``."""
-    computed = computed or Computed(frame)
-    content = content or find(frame, history, computed=computed)
+    Args:
+        comparison: of the study.
+        study: its ``study_tables``.
+        figures: from ``draw``.
+    """
     style, script = (Markup((HERE / name).read_text(encoding="utf-8")) for name in ("page.css", "page.js"))
     return environment(HERE / "templates").get_template("page.html.j2").render(
         policy=POLICY, axes=list(AXES.values()), likelihood_types=LIKELIHOOD_TYPES,
         style=style, script=script, plotly=_packed_plotly(),
-        plots={name: figure and plot_json(figure) for name, figure in content.figures.items()},
-        needs=needs(computed, history, [name for name, figure in content.figures.items() if figure is None]),
-        **_summary(computed), **_sections(computed, history, content),
+        plots={name: figure and plot_json(figure) for name, figure in figures.interactive.items()},
+        needs=needs(comparison, [name for name, figure in figures.interactive.items() if figure is None]),
+        **_summary(comparison, study), **_sections(comparison, study, figures),
     )  # fmt: skip
 
 
@@ -170,25 +157,28 @@ class Switch:
     """Of the traces of figures: a list in JSON."""
 
 
-def _summary(computed: Computed) -> dict[str, object]:
+def _summary(comparison: Comparison, study: StudyTables) -> dict[str, object]:
     """Return the values above the first section."""
-    frame, arms = computed.frame, computed.arms
-    all_panels = panels(arms, frame)
+    frame = comparison.frame
+    all_panels = panels(study, frame)
     of_panels = [panel.answer for panel in all_panels]
-    others = [*compute_answers(frame, computed.multipliers), *(answer(line) for line in answers(arms))]
+    others = [
+        *compute_answers(comparison),
+        *(answer(line) for table in study.tasks for line in table.answers),
+    ]
     others = [found for found in others if found not in of_panels]
     return {
         "study": study_name(frame),
         "answers": others,
         "details": [found for found in (*others, *of_panels) if found.rest],
         "panels": all_panels,
-        "joined": joined_lines(frame),
-        "counts": counts_line(frame),
+        "joined": study.joined,
+        "counts": study.counts,
         "sizes": size_names(frame),
         "hours": f"{frame['training_seconds'].sum() / 3600:.2f}",
         "flops": flops(frame["training_flops"].sum()),
         "matched": matched_line(frame),
-        "warnings": tables.warning_groups(computed),
+        "warnings": tables.warning_groups(comparison),
         "switches": switches(frame),
     }
 
@@ -213,11 +203,9 @@ def switches(frame: pd.DataFrame) -> list[Switch]:
     ]
 
 
-def _sections(computed: Computed, history: pd.DataFrame, content: Findings) -> dict[str, object]:
+def _sections(comparison: Comparison, study: StudyTables, figures: Figures) -> dict[str, object]:
     """Return the tables and notes of all sections."""
-    frame = computed.frame
-    image, speed = against_figure(frame, computed.against), content.speed
-    task_scales = [(str(task), str(scale)) for (task, scale), _ in scale_groups(frame)]
+    frame, speed, images = comparison.frame, comparison.speed, figures.images
     measured: dict[str, object] = {"measured": False}
     if speed is not None:
         measured = {
@@ -228,45 +216,38 @@ def _sections(computed: Computed, history: pd.DataFrame, content: Findings) -> d
             "largest_batch_table": largest_grid(speed),
         }
     return measured | {
-        "task_tables": tables.task_tables(computed),
-        "cards": cards(frame, history),
-        "further_tables": [grid for names in task_scales for grid in more_tables(computed, *names)],
-        "slice_tables": list(slice_grids(computed.slices)),
-        "tables_over_tasks": grids_over_tasks(computed),
-        "stability_table": stability_grid(frame, history),
+        "task_tables": tables.report_tables(study, frame),
+        "cards": cards(comparison),
+        "further_tables": [grid for table in study.tasks for grid in table.further],
+        "slice_tables": list(slice_grids(comparison.slices)),
+        "tables_over_tasks": study.over_tasks,
+        "stability_table": stability_grid(frame, comparison.history),
         "cost_table": cost_grid(frame),
         "speed_commands": speed_commands(frame),
         "run_table": tables.run_table(frame),
         "config_tables": tables.config_tables(frame),
         "provenance": tables.provenance(frame),
-        "pairs": [f"{task_label(p['task'], p['scale'])}: {verdict(p)}" for _, p in computed.pairs.iterrows()],
-        "rate_notes": rate_notes(rate_optima(rate_runs(frame))),
+        "pairs": [
+            f"{task_label(p['task'], p['scale'])}: {verdict(p)}" for _, p in comparison.pairs.iterrows()
+        ],
+        "rate_notes": rate_notes(rate_optima(comparison.rates)),
         "laws": [
             f"{line}: E {law.show(lambda law: law.E)}, a in N* ~ C^a {law.show(lambda law: law.exponent)}. "
             + " ".join(checks(law))
-            for line, law in content.laws.items()
+            for line, law in figures.laws.items()
         ],
-        "against": None if image is None else inline_svg(image.decode()),
-        "capacities": _capacities(computed.ladders),
-        "published": published(frame),
+        "against": inline_svg(images["against.svg"]) if "against.svg" in images else None,
+        "capacities": [inline_svg(image) for name, image in images.items() if name != "against.svg"],
+        "published": study.published,
     }
 
 
-def _capacities(ladders: pd.DataFrame) -> list[Markup]:
-    """Return the figure of each ladder of the study."""
-    if ladders.empty:
-        return []
-    from archbench.analysis.figures.files import figure_bytes  # imports Matplotlib, which is slow
-
-    figures = capacity_figures(ladders).values()
-    return [inline_svg(figure_bytes(figure, "svg").decode()) for figure in figures]
-
-
-def inline_svg(svg: str) -> Markup:
+def inline_svg(image: bytes) -> Markup:
     """Return an SVG file of Matplotlib as an element of the page.
 
     Its style is for every element of a document, so it is restricted to the elements of this file.
     """
+    svg = image.decode()
     element = re.sub(r"<metadata>.*?</metadata>", "", svg[svg.index("<svg") :], flags=re.DOTALL)
     return Markup(element.replace("*{", ".drawn svg *{"))
 

@@ -6,14 +6,14 @@ from dataclasses import dataclass
 
 import pandas as pd
 
+from archbench.analysis.comparison import Comparison
 from archbench.analysis.figures.style import styles
 from archbench.analysis.load.arm_names import config_differences
 from archbench.analysis.load.scale_order import TASK_SCALE, scale_groups, task_label
-from archbench.analysis.stats.computed import Computed
 from archbench.analysis.stats.grid import Grid
-from archbench.analysis.tables.body import REFERENCES, table_rows
-from archbench.analysis.tables.columns import VERDICT, Column, table_columns
-from archbench.analysis.tables.headings import held_equal, how_compared, item_line, scored_line, title
+from archbench.analysis.tables.body import REFERENCES, Body
+from archbench.analysis.tables.columns import VERDICT, Column
+from archbench.analysis.tables.study_tables import StudyTables
 
 PROVENANCE = {
     "git_commit": "commit", "git_dirty": "uncommitted changes", "fingerprint": "data",
@@ -46,7 +46,7 @@ class ScoreRow:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TaskTables:
+class ReportTable:
     """The models of a task at one scale: scores and costs, and how they were compared."""
 
     title: str
@@ -57,31 +57,36 @@ class TaskTables:
     costs: Grid
 
 
-def task_tables(computed: Computed) -> list[TaskTables]:
-    """Return the tables of each task and scale, with all columns."""
-    frame, arms, pairs = computed.frame, computed.arms, computed.pairs
+def report_tables(tables: StudyTables, frame: pd.DataFrame) -> list[ReportTable]:
+    """Return the tables of each task and scale, with all columns.
+
+    Args:
+        tables: of the study.
+        frame: its runs, for the models' colours.
+    """
     colours = {arm: look["color"] for arm, look in styles(frame).items()}
-    tables = []
-    for (task, scale), rows in scale_groups(arms):
-        runs = frame[(frame["task"] == task) & (frame["scale"] == scale)]
-        table_pairs = pairs[(pairs["task"] == task) & (pairs["scale"] == scale)]
-        scores, costs = score_and_cost_columns(rows)
-        table = TaskTables(
-            title=title(rows), held_equal=held_equal(runs), head=[column.head for column in scores],
-            rows=_score_rows(rows, scores, colours),
-            notes=[*scored_line(runs), *item_line(rows), *how_compared(table_pairs)],
-            costs=Grid(
-                title="Cost and size", head=[column.head for column in costs],
-                rows=[[column.text(row) for column in costs] for _, row in rows.iterrows() if row["seeds"]],
-            ),
+    report = []
+    for table in tables.tasks:
+        scores, costs = score_and_cost_columns(table.body.columns)
+        report.append(
+            ReportTable(
+                title=table.title, held_equal=table.held_equal, head=[column.head for column in scores],
+                rows=_score_rows(table.body.only(scores), colours), notes=[*table.notes, *table.compared],
+                costs=Grid(
+                    title="Cost and size", head=[column.head for column in costs],
+                    rows=[
+                        [column.text(row) for column in costs]
+                        for _, row in table.rows.iterrows()
+                        if row["seeds"]
+                    ],
+                ),
+            )
         )  # fmt: skip
-        tables.append(table)
-    return tables
+    return report
 
 
-def score_and_cost_columns(rows: pd.DataFrame) -> tuple[list[Column], list[Column]]:
+def score_and_cost_columns(columns: list[Column]) -> tuple[list[Column], list[Column]]:
     """Return the columns of the two tables of a task, which begin with the columns of the models' names."""
-    columns = table_columns(rows, wide=True)
     end = columns.index(VERDICT) + 1
     names = columns[: end - 2]
     statistics = [column for column in columns[end:] if column.head in STATISTICS]
@@ -89,10 +94,10 @@ def score_and_cost_columns(rows: pd.DataFrame) -> tuple[list[Column], list[Colum
     return [*columns[:end], *statistics], [*names, *costs]
 
 
-def _score_rows(rows: pd.DataFrame, columns: list[Column], colours: dict[str, str]) -> list[ScoreRow]:
+def _score_rows(body: Body, colours: dict[str, str]) -> list[ScoreRow]:
     score_rows: list[ScoreRow] = []
     previous_group = None
-    for row in table_rows(rows, columns):
+    for row in body.rows:
         reference = row.group == REFERENCES
         css = ["reference"] * reference + ["class"] * (previous_group not in (None, row.group))
         previous_group = row.group
@@ -101,17 +106,17 @@ def _score_rows(rows: pd.DataFrame, columns: list[Column], colours: dict[str, st
         score_rows.append(
             ScoreRow(
                 css=" ".join(css), colour=colours.get(row.source["arm"], "transparent"), cells=row.cells,
-                note=note, span=len(columns) - len(row.cells),
+                note=note, span=len(body.columns) - len(row.cells),
             )
         )  # fmt: skip
     return score_rows
 
 
-def warning_groups(computed: Computed) -> list[tuple[str, list[str]]]:
+def warning_groups(comparison: Comparison) -> list[tuple[str, list[str]]]:
     """Return the warnings of a study by the task that they are about; those about the study come first."""
-    labels = [task_label(task, scale) for (task, scale), _ in scale_groups(computed.frame)]
+    labels = [task_label(task, scale) for (task, scale), _ in scale_groups(comparison.frame)]
     groups: dict[str, list[str]] = {"": [], **{label: [] for label in labels}}
-    for warning in computed.warnings:
+    for warning in comparison.warnings:
         label, _, text = warning.partition(": ")
         groups[label if label in labels else ""].append(text if label in labels else warning)
     return [(label or "the study", warnings) for label, warnings in groups.items() if warnings]

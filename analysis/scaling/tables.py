@@ -21,7 +21,7 @@ from archbench.analysis.scaling.laws import (
     held_out,
     objective,
 )
-from archbench.analysis.stats.compute.multiplier import Comparison, compare_compute
+from archbench.analysis.stats.compute.multiplier import ComputeComparison, compare_compute
 from archbench.analysis.tables.format import multiplier
 
 PUBLISHED = {
@@ -29,6 +29,10 @@ PUBLISHED = {
     "Hoffmann et al. 2022": Law(E=1.69, A=406.4, B=410.7, alpha=0.34, beta=0.28),
 }
 """Constants printed for approach 3 (arXiv 2404.10102 and 2203.15556), rounded as printed."""
+FITTED = 4
+"""Sizes, and budgets, of a backbone from which a scaling law is fitted."""
+BOOTSTRAPS = 100
+"""Samples for the bands of the report; ``archbench scaling`` takes more."""
 
 
 CONSTANTS: Mapping[str, Callable[[Law], float]] = {
@@ -68,6 +72,22 @@ def fit(points: pd.DataFrame, *, drop: int, bootstraps: int, seed: int) -> Fit:
     """Return the law of the points without the ``drop`` highest losses. Raises ValueError for too few."""
     points = drop_highest(points, drop)
     return Fit(points=points, law=fit_law(points), samples=bootstrap_laws(points, bootstraps, seed))
+
+
+def scaling_fits(points: pd.DataFrame) -> dict[str, Fit]:
+    """Return the laws of the lines with enough sizes and budgets, of the first task that has any.
+
+    Args:
+        points: from ``analysis.scaling.points.study_points``.
+    """
+    for _, group in points.groupby(["task", "likelihood"], dropna=False, sort=True):
+        fits = {}
+        for line, of_line in group.groupby("line", sort=True):
+            if of_line["size"].nunique() >= FITTED and of_line["tokens"].nunique() >= FITTED:
+                fits[str(line)] = fit(of_line, drop=0, bootstraps=BOOTSTRAPS, seed=0)
+        if fits:
+            return fits
+    return {}
 
 
 def points_table(name: str, result: Fit) -> Table:
@@ -157,7 +177,7 @@ def multiplier_table(title: str, fits: Mapping[str, Fit], baseline: str) -> Tabl
     return table
 
 
-def verdict_text(comparison: Comparison) -> str:
+def verdict_text(comparison: ComputeComparison) -> str:
     """Return the verdict of all budgets, with the budget of a crossing and the slope of the multiplier."""
     verdict = comparison.verdict
     if verdict == "crosses" and math.isfinite(comparison.crossing):

@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 from typing_extensions import TypedDict
 
+from archbench.analysis.stats.trusted_speeds import given
 from archbench.experiments.runtime.errors import DataError
 from archbench.experiments.runtime.json_state import mismatch, read_json
 from archbench.experiments.runtime.special_files import check_file
@@ -126,11 +127,6 @@ def _group(choice: str, batch: int, tokens: float | None, limit: float | None) -
     if tokens is not None and not np.isnan(tokens):
         return 1e18 + tokens, f"{tokens:,.0f} tokens a step"
     return batch, "one sequence" if batch == 1 else f"{batch} sequences"
-
-
-def given(speed: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows with a configured batch size, as opposed to the largest one that fits."""
-    return speed[speed["batch_choice"] == "given"]
 
 
 def extremes(speed: pd.DataFrame) -> pd.DataFrame:

@@ -11,7 +11,7 @@ import math
 import pandas as pd
 
 from archbench.analysis.load.scale_order import in_table, scale_groups, task_label
-from archbench.analysis.stats.arms import arm_table, finished, study_setting
+from archbench.analysis.stats.arms import finished, study_setting
 from archbench.analysis.stats.grid import Grid
 from archbench.analysis.stats.intervals import mean_interval
 from archbench.experiments.tasks.metrics import LIKELIHOOD_TYPES
@@ -27,7 +27,7 @@ COLUMNS = [
 ]  # fmt: skip
 
 
-def against_scores(frame: pd.DataFrame, table: pd.DataFrame | None = None) -> pd.DataFrame:
+def against_scores(frame: pd.DataFrame, table: pd.DataFrame) -> pd.DataFrame:
     """Return one row for each arm, in order of likelihood type, backbone and ``x``; columns: ``COLUMNS``.
 
     ``x`` is the arm's mean of the column that ``study.against`` names. ``change`` is the mean paired
@@ -36,13 +36,12 @@ def against_scores(frame: pd.DataFrame, table: pd.DataFrame | None = None) -> pd
 
     Args:
         frame: runs.
-        table: their ``arm_table``, if it is there already.
+        table: their ``arm_table``.
     """
     rows: list[dict[str, object]] = []
     for (task, scale), group in scale_groups(frame):
         if (column := study_setting(group, "against")) is None:
             continue
-        table = arm_table(frame) if table is None else table
         runs = group[finished(group)]
         arms = in_table(table, task, scale).query("kind == 'arm' and seeds > 0")
         arms = arms.assign(x=arms[column])

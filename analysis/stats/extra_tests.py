@@ -12,7 +12,7 @@ from collections.abc import Iterable
 import pandas as pd
 
 from archbench.analysis.load.scale_order import scale_groups
-from archbench.analysis.stats.arms import arm_table, finished
+from archbench.analysis.stats.arms import finished
 from archbench.analysis.stats.grid import Grid
 from archbench.analysis.stats.intervals import mean_interval
 
@@ -20,7 +20,7 @@ TRAINED = "as trained"
 """Column of the evaluation on the task as trained."""
 
 
-def further_scores(frame: pd.DataFrame, table: pd.DataFrame | None = None) -> pd.DataFrame:
+def further_scores(frame: pd.DataFrame, table: pd.DataFrame) -> pd.DataFrame:
     """Return the mean score of each arm on each extra evaluation, in the order of ``arm_table``.
 
     Columns: ``task scale arm test score half_width seeds``; ``half_width`` (of the 95% t-interval over
@@ -28,7 +28,7 @@ def further_scores(frame: pd.DataFrame, table: pd.DataFrame | None = None) -> pd
 
     Args:
         frame: runs.
-        table: their ``arm_table``, if it is there already.
+        table: their ``arm_table``.
     """
     rows: list[dict[str, object]] = []
     columns = ["task", "scale", "arm", "test", "score", "half_width", "seeds"]
@@ -36,7 +36,7 @@ def further_scores(frame: pd.DataFrame, table: pd.DataFrame | None = None) -> pd
         return pd.DataFrame(rows, columns=columns).astype({"score": float, "half_width": float})
     good = frame.loc[finished(frame), ["cell", "digest", "score", "further"]]
     runs_of_arm = dict(list(good.groupby(["cell", "digest"])))
-    order = (arm_table(frame) if table is None else table).query("kind == 'arm'")
+    order = table.query("kind == 'arm'")
     for (task, scale), arms in scale_groups(order):
         for _, row in arms.iterrows():
             runs = runs_of_arm.get((row["cell"], row["digest"]), good.iloc[:0])

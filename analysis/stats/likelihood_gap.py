@@ -11,7 +11,7 @@ import math
 import pandas as pd
 
 from archbench.analysis.load.scale_order import in_table, scale_groups, task_label
-from archbench.analysis.stats.arms import arm_table, finished, mixed_data, study_setting
+from archbench.analysis.stats.arms import finished, mixed_data, study_setting
 from archbench.analysis.stats.grid import Grid
 from archbench.analysis.stats.intervals import mean_interval
 
@@ -27,7 +27,7 @@ COLUMNS = [
 ]  # fmt: skip
 
 
-def gaps(frame: pd.DataFrame, table: pd.DataFrame | None = None) -> pd.DataFrame:
+def gaps(frame: pd.DataFrame, table: pd.DataFrame) -> pd.DataFrame:
     """Return the baseline, then each arm that is scored by a bound, per task and scale; columns: ``COLUMNS``.
 
     ``gap`` is the mean over common seeds of the arm's score minus the baseline's, ``ratio`` the mean of their
@@ -37,10 +37,9 @@ def gaps(frame: pd.DataFrame, table: pd.DataFrame | None = None) -> pd.DataFrame
 
     Args:
         frame: runs.
-        table: their ``arm_table``, if it is there already.
+        table: their ``arm_table``.
     """
     rows: list[dict[str, object]] = []
-    table = arm_table(frame) if table is None else table
     for (task, scale), group in scale_groups(frame):
         baseline = study_setting(group, "baseline")
         arms = in_table(table, task, scale).query("kind == 'arm' and seeds > 0")

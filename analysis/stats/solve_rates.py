@@ -8,7 +8,7 @@ from __future__ import annotations
 import pandas as pd
 
 from archbench.analysis.load.scale_order import in_table, scale_groups, task_label
-from archbench.analysis.stats.arms import arm_table, study_setting
+from archbench.analysis.stats.arms import study_setting
 from archbench.analysis.stats.grid import Grid
 from archbench.analysis.stats.intervals import mean_interval, wilson_interval
 
@@ -31,7 +31,7 @@ COLUMNS = [
 ]  # fmt: skip
 
 
-def solve_rates(frame: pd.DataFrame, table: pd.DataFrame | None = None) -> pd.DataFrame:
+def solve_rates(frame: pd.DataFrame, table: pd.DataFrame) -> pd.DataFrame:
     """Return a row for each arm of a task with an accuracy, in the order of its table; columns: ``COLUMNS``.
 
     ``rate`` is the fraction ``solved`` / ``runs`` of the runs that have ended, ``low`` to ``high`` its
@@ -40,7 +40,7 @@ def solve_rates(frame: pd.DataFrame, table: pd.DataFrame | None = None) -> pd.Da
 
     Args:
         frame: runs.
-        table: their ``arm_table``, if it is there already.
+        table: their ``arm_table``.
     """
     rows: list[dict[str, object]] = []
     for (task, scale), group in scale_groups(frame):
@@ -48,7 +48,6 @@ def solve_rates(frame: pd.DataFrame, table: pd.DataFrame | None = None) -> pd.Da
         if threshold is None or not group["metric"].dropna().str.endswith("accuracy").any():
             continue
         ended = group[~group["status"].isin(["incomplete", "preempted"])]
-        table = arm_table(frame) if table is None else table
         arms = in_table(table, task, scale).query("kind == 'arm'")
         for model in [model for model in arms["arm"] if model in set(ended["arm"])]:
             of_model = ended[ended["arm"] == model]

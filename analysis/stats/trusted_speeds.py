@@ -53,3 +53,8 @@ def speed_warnings(frame: pd.DataFrame) -> list[str]:
         f"{f'{study}: ' if study else ''}speeds are not shown, as {reason} (other work on the machine)"
         for study, reason in disturbed_studies(frame).items()
     ]
+
+
+def given(speed: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows with a configured batch size, as opposed to the largest one that fits."""
+    return speed[speed["batch_choice"] == "given"]

@@ -5,30 +5,26 @@ from __future__ import annotations
 import pandas as pd
 
 from archbench.analysis.load.scale_order import scale_groups
-from archbench.analysis.stats.arms import arm_table, likelihood_group
-from archbench.analysis.stats.comparisons import comparisons, verdict_of
+from archbench.analysis.stats.arms import likelihood_group
+from archbench.analysis.stats.pairs import verdict_of
 from archbench.analysis.stats.ranking.ranks import baseline_of, ranks
 from archbench.analysis.stats.verdicts.verdict import UNDECIDED
 
 
-def with_differences(
-    frame: pd.DataFrame, arms: pd.DataFrame | None = None, pairs: pd.DataFrame | None = None
-) -> pd.DataFrame:
+def with_differences(frame: pd.DataFrame, arms: pd.DataFrame, pairs: pd.DataFrame) -> pd.DataFrame:
     """Return ``arm_table`` with each arm's difference from the baseline of its likelihood type.
 
     Further columns: ``rank`` (see ``ranks``), ``baseline``, ``gain`` (positive where the arm is better than
     the baseline), ``gain_low`` and ``gain_high`` (the interval that agrees with its test), ``gain_error``
     (standard error), ``gain_seeds``, ``gain_p``, and ``verdict``, ``separated``, ``detectable``,
-    ``seeds_to_decide``, ``margin``, ``reason`` and ``test`` as in ``comparisons``. They are empty for the
+    ``seeds_to_decide``, ``margin``, ``reason`` and ``test`` as in ``pair_verdicts``. They are empty for the
     baseline, for references, and for arms that are not compared.
 
     Args:
         frame: runs.
-        arms: their ``arm_table``, if it is there already.
-        pairs: their ``comparisons``, likewise.
+        arms: their ``arm_table``.
+        pairs: their ``pair_verdicts``.
     """
-    arms = arm_table(frame) if arms is None else arms
-    pairs = comparisons(frame, arms) if pairs is None else pairs
     differences: dict[int, dict[str, object]] = {}
     for (task, scale), rows in scale_groups(arms):
         table_pairs = pairs[(pairs["task"] == task) & (pairs["scale"] == scale)]
@@ -48,7 +44,7 @@ def with_differences(
 
 
 SAME = ("verdict", "separated", "detectable", "seeds_to_decide", "margin", "reason", "test")
-"""Columns of ``comparisons`` that keep their names."""
+"""Columns of ``pair_verdicts`` that keep their names."""
 RENAMED = {
     "difference": "gain", "low": "gain_low", "high": "gain_high", "standard_error": "gain_error",
     "seeds": "gain_seeds", "p": "gain_p",
@@ -60,7 +56,7 @@ def verdict_phrase(row: pd.Series) -> str:
     """Return the verdict; if undecided, also its reason or the minimum detectable difference (MDD) and seeds.
 
     Args:
-        row: row of ``with_differences`` or of ``comparisons``.
+        row: row of ``with_differences`` or of ``pair_verdicts``.
     """
     if row["verdict"] != UNDECIDED:
         return str(row["verdict"])

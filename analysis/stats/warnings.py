@@ -13,7 +13,6 @@ import pandas as pd
 from archbench.analysis.load.joined_studies import mixed_packages
 from archbench.analysis.load.scale_order import TASK_SCALE, in_table, scale_groups, task_label
 from archbench.analysis.stats.arms import (
-    arm_table,
     finished,
     in_finished_arms,
     mixed_data,
@@ -33,14 +32,13 @@ RESIDUAL_LIMIT = 0.01
 """Relative mismatch of a budget above which a warning is printed."""
 
 
-def study_warnings(frame: pd.DataFrame, table: pd.DataFrame | None = None) -> list[str]:
+def study_warnings(frame: pd.DataFrame, table: pd.DataFrame) -> list[str]:
     """Return all warnings of a study, the most severe first.
 
     Args:
         frame: runs.
-        table: their ``arm_table``, if it is there already.
+        table: their ``arm_table``.
     """
-    table = arm_table(frame) if table is None else table
     of_tasks = [
         line
         for (task, scale), group in scale_groups(frame)

@@ -6,12 +6,14 @@ models without a score, with the reason; then the reference lines.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 import pandas as pd
 
 from archbench.analysis.stats.arms import likelihood_group, ranked
-from archbench.analysis.tables.columns import Column, score_text
+from archbench.analysis.tables.columns import FURTHER, MOST_COLUMNS, Column, score_text, table_columns
+from archbench.experiments.runtime.console import WIDTH
 
 GROUPS = {
     "exact": "exact likelihood",
@@ -42,26 +44,62 @@ class Row:
         return [*self.cells, self.note] if self.note else self.cells
 
 
-def table_rows(rows: pd.DataFrame, columns: list[Column]) -> list[Row]:
-    """Return the rows of a table.
+@dataclass(frozen=True, kw_only=True)
+class Body:
+    """The columns and rows of a table as text."""
+
+    columns: list[Column]
+    rows: list[Row]
+
+    def only(self, columns: Sequence[Column]) -> Body:
+        """Return the table with some of its columns; those before a note must be among them."""
+        positions = [self.columns.index(column) for column in columns]
+        rows = [
+            replace(row, cells=[row.cells[place] for place in positions if place < len(row.cells)])
+            for row in self.rows
+        ]
+        return Body(columns=list(columns), rows=rows)
+
+    def models(self) -> Body:
+        """Return the table without references."""
+        return replace(self, rows=[row for row in self.rows if row.group != REFERENCES])
+
+    def narrow(self, widths: Callable[[Body], int] = lambda body: 0) -> tuple[Body, list[str]]:
+        """Return the table with the columns that fit, and the heads of the costs that were left out.
+
+        Args:
+            widths: function that returns the line length in characters of a table, at most ``WIDTH``.
+        """
+        selected = [column for column in self.columns if column not in FURTHER]
+        left_out = []
+        while len(selected) > MOST_COLUMNS or widths(self.only(selected)) > WIDTH:
+            spared = [column for column in selected if column.spared]
+            if not spared:
+                break
+            left_out.append(min(spared, key=lambda column: column.spared))
+            selected.remove(left_out[-1])
+        return self.only(selected), [column.head for column in self.columns if column in left_out]
+
+
+def table_body(rows: pd.DataFrame) -> Body:
+    """Return the table of one task and scale with all columns.
 
     Args:
-        rows: of ``with_differences``, of one task and scale.
-        columns: from ``analysis.tables.columns``.
+        rows: of ``with_differences``.
     """
-    groups = []
-    for _, row in rows.iterrows():
+    columns, is_ranked = table_columns(rows), ranked(rows).tolist()
+    table: dict[str, list[Row]] = {}
+    unranked: dict[str, list[Row]] = {}
+    for (_, row), place in zip(rows.iterrows(), is_ranked, strict=True):
         likelihood = likelihood_group(row)
         group = GROUPS.get(likelihood, "" if likelihood in ("None", "nan") else likelihood)
-        groups.append(REFERENCES if row["kind"] == "reference" else group if row["seeds"] else FAILED)
-    order = [*(g for g in dict.fromkeys(groups) if g not in (FAILED, REFERENCES)), FAILED, REFERENCES]
-    table = []
-    for group in order:
-        group_rows = rows[[label == group for label in groups]]
-        if group not in (FAILED, REFERENCES):
-            group_rows = pd.concat([group_rows[ranked(group_rows)], group_rows[~ranked(group_rows)]])
-        table += [_row(row, group, columns) for _, row in group_rows.iterrows()]
-    return table
+        group = REFERENCES if row["kind"] == "reference" else group if row["seeds"] else FAILED
+        table.setdefault(group, [])
+        behind = group not in (FAILED, REFERENCES) and not place
+        (unranked if behind else table).setdefault(group, []).append(_row(row, group, columns))
+    order = [*(group for group in table if group not in (FAILED, REFERENCES)), FAILED, REFERENCES]
+    lines = [row for group in order for row in (*table.get(group, []), *unranked.get(group, []))]
+    return Body(columns=columns, rows=lines)
 
 
 def _row(row: pd.Series, group: str, columns: list[Column]) -> Row:

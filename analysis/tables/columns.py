@@ -15,7 +15,7 @@ import pandas as pd
 from archbench.analysis.load.arm_names import split_name
 from archbench.analysis.stats.verdicts.verdict import UNDECIDED
 from archbench.analysis.tables.format import flops, seconds, si, size
-from archbench.experiments.runtime.console import WIDTH, plural
+from archbench.experiments.runtime.console import plural
 
 MOST_COLUMNS = 8
 NONE = pd.Series(dtype=float)
@@ -41,14 +41,13 @@ class Column:
     """True for the score, which the columns of the names precede."""
 
 
-def table_columns(rows: pd.DataFrame, *, wide: bool) -> list[Column]:
-    """Return the columns of a table: the model, its settings, score, verdict and costs.
+def table_columns(rows: pd.DataFrame) -> list[Column]:
+    """Return the columns of a table: the model, its settings, score, verdict, costs and ``FURTHER``.
 
     Args:
         rows: models of one task and scale.
-        wide: whether to add the columns of ``FURTHER``.
     """
-    costs = [*COSTS, *(FURTHER if wide else [])]
+    costs = [*COSTS, *FURTHER]
     known = [column for column in costs if not column.key or rows.get(column.key, NONE).notna().any()]
     return [*_names(rows), *result_columns(rows), *known]
 
@@ -64,22 +63,6 @@ def result_columns(rows: pd.DataFrame) -> list[Column]:
             head=head, text=lambda row: mean_text(row) if row["seeds"] else score_text(row), is_score=True
         )
     return [score, VERDICT]
-
-
-def fitted(columns: list[Column], widths: Callable[[list[Column]], int]) -> tuple[list[Column], list[str]]:
-    """Return the columns that fit, and the headers of those left out (costs, in the order of ``spared``).
-
-    Args:
-        columns: from ``table_columns``.
-        widths: function that returns the line length in characters for a list of columns.
-    """
-    selected = list(columns)
-    while len(selected) > MOST_COLUMNS or widths(selected) > WIDTH:
-        spared = [column for column in selected if column.spared]
-        if not spared:
-            break
-        selected.remove(min(spared, key=lambda column: column.spared))
-    return selected, [column.head for column in columns if column not in selected]
 
 
 def _names(rows: pd.DataFrame) -> list[Column]:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pandas as pd
 
+from archbench.analysis.comparison import Comparison
 from archbench.analysis.stats.arms import study_setting
 from archbench.analysis.stats.compute.multiplier import SAME_BUDGET
 from archbench.analysis.stats.compute.multipliers import GROUP
@@ -39,38 +40,34 @@ TIME_NOTE = (
 SHARE_NOTE = " share of {part}: the fraction of the lead that {part} has too."
 
 
-def over_compute(frame: pd.DataFrame, multipliers: pd.DataFrame) -> list[str]:
-    """Return the sentences on each task and likelihood type as one string.
-
-    Args:
-        frame: runs.
-        multipliers: from ``compute_multipliers``.
-    """
-    return [f"{where}: {' '.join(sentences)}" for where, sentences in _sentences(frame, multipliers)]
+def over_compute(comparison: Comparison) -> list[str]:
+    """Return the sentences on each task and likelihood type as one string."""
+    return [f"{where}: {' '.join(sentences)}" for where, sentences in _sentences(comparison)]
 
 
-def compute_items(frame: pd.DataFrame, multipliers: pd.DataFrame) -> list[str]:
+def compute_items(comparison: Comparison) -> list[str]:
     """Return the same sentences as items of a list in Markdown, one for each model."""
     items = []
-    for where, sentences in _sentences(frame, multipliers):
+    for where, sentences in _sentences(comparison):
         items += [f"{where}:", "", *(f"- {sentence}" for sentence in sentences), ""]
     return items
 
 
-def compute_answers(frame: pd.DataFrame, multipliers: pd.DataFrame) -> list[Answer]:
+def compute_answers(comparison: Comparison) -> list[Answer]:
     """Return the same sentences in parts: that on the best model, and the rest."""
     return [
         Answer(where=where, lead=sentences[0], rest=" ".join(sentences[1:]))
-        for where, sentences in _sentences(frame, multipliers)
+        for where, sentences in _sentences(comparison)
     ]
 
 
-def _sentences(frame: pd.DataFrame, multipliers: pd.DataFrame) -> Iterator[tuple[str, list[str]]]:
+def _sentences(comparison: Comparison) -> Iterator[tuple[str, list[str]]]:
     """Yield for each task and likelihood type of a study with several budgets what it is, and its sentences.
 
     There is one for each model, the best at the largest budget first, with its costs, then one on
     ``study.explains``.
     """
+    frame, multipliers = comparison.frame, comparison.multipliers
     for (task, likelihood, metric), rows in multipliers.groupby(GROUP, dropna=False, sort=True):
         first, final = budget(rows["flops"].min()), budget(rows["flops"].max())
         where = f"{with_likelihood(task, likelihood)}, {str(metric).replace('_', ' ')} from {first} to "

@@ -8,7 +8,7 @@ import pandas as pd
 
 from archbench.analysis.load.scale_order import task_label
 from archbench.analysis.stats.arms import AXIS_WORDS
-from archbench.analysis.stats.comparisons import ALL_PAIRS, BASELINE, UNLEARNED
+from archbench.analysis.stats.pairs import ALL_PAIRS, BASELINE, UNLEARNED
 from archbench.analysis.stats.verdicts.family import MIN_SEEDS
 from archbench.analysis.stats.verdicts.verdict import BETTER, EQUIVALENT, NO_SPREAD, WORSE
 from archbench.analysis.stats.versus_baseline import verdict_phrase
@@ -21,7 +21,7 @@ EQUAL = 0.01
 BUDGETS = (("training_tokens", si, "training tokens"), ("training_flops", flops, "training FLOPs"))
 """Column, format function and label of each training budget."""
 FAMILIES = {BASELINE: "all models against the baseline", ALL_PAIRS: "all pairs"}
-"""Labels of the families of ``analysis.stats.comparisons``."""
+"""Labels of the families of ``analysis.stats.pairs``."""
 
 
 def study_name(frame: pd.DataFrame) -> str:
@@ -107,24 +107,24 @@ def item_line(rows: pd.DataFrame) -> list[str]:
     return [f"Over other test items a score would vary by a standard error of {size} ({sample})."]
 
 
-def how_compared(pairs: pd.DataFrame, *notes: str) -> list[str]:
-    """Return a description of the tests of one task and scale, then the notes; empty without pairs."""
+def how_compared(pairs: pd.DataFrame) -> list[str]:
+    """Return a description of the tests of one task and scale; empty without pairs."""
     if pairs.empty:
         return []
     margin, unit = pairs.iloc[0][["margin", "unit"]]
     families = " and ".join(FAMILIES[name] for name in pairs["family"].unique())
     tests = ", ".join(pairs.loc[pairs["p"].notna(), "test"].unique())
     if not tests:
-        return [f"Nothing is tested: {'; '.join(map(untested, pairs['reason'].unique()))}.", *notes]
+        return [f"Nothing is tested: {'; '.join(map(untested, pairs['reason'].unique()))}."]
     of_what = "differences are of solve rates; " if "solve rate" in tests else ""
     text = f"Test: {tests}; p corrected for {families} of a likelihood type, and intervals agree with it"
     if pairs["test"].str.contains("solve rate").all():
-        return [f"{text}; {of_what.removesuffix('; ')}.", *notes]
-    return [f"{text}; {of_what}equivalent: within {margin:g}{'' if unit == 'share' else f' {unit}'}.", *notes]
+        return [f"{text}; {of_what.removesuffix('; ')}."]
+    return [f"{text}; {of_what}equivalent: within {margin:g}{'' if unit == 'share' else f' {unit}'}."]
 
 
 def untested(reason: str) -> str:
-    """Return an explanation of a ``reason`` of ``analysis.stats.comparisons`` for not testing a pair."""
+    """Return an explanation of a ``reason`` of ``analysis.stats.pairs`` for not testing a pair."""
     explanations = {
         NO_SPREAD: "neither model of a pair differs between its seeds",
         UNLEARNED: "pairs of which neither model has learned the task are not compared",

@@ -29,14 +29,15 @@ def task_grid(frame: pd.DataFrame) -> pd.DataFrame:
         return pd.DataFrame()
     runs = pd.concat(groups)
     runs = runs.assign(arm=lines(runs), solved=runs["solved"].fillna(SOLVED))
-    rates = solve_rates(runs)
+    arms = arm_table(runs)
+    rates = solve_rates(runs, arms)
     if rates.empty:
         return pd.DataFrame()
     ended = runs[finished(runs) | (runs["status"] == "diverged")]
     means = ended.assign(score=ended["score"].where(finished(ended), 0.0))
     scores = means.groupby([*TASK_SCALE, "arm"])["score"].mean().reset_index()
     table = rates.merge(scores, on=[*TASK_SCALE, "arm"], how="left")
-    references = arm_table(runs).query("kind == 'reference'").sort_values("score", kind="stable")
+    references = arms.query("kind == 'reference'").sort_values("score", kind="stable")
     best_reference = references.groupby(TASK_SCALE).last()[["arm", "score"]].reset_index()
     best_reference = best_reference.rename(columns={"arm": "shallow", "score": "shallow_score"})
     return table.merge(best_reference, on=TASK_SCALE, how="left")

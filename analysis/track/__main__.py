@@ -22,14 +22,14 @@ from pathlib import Path
 
 import pandas as pd
 
+from archbench.analysis.comparison import Comparison
 from archbench.analysis.figures.files import figure_bytes
 from archbench.analysis.files import csv_text, parquet, write
 from archbench.analysis.rates import MAX_ROUNDS
-from archbench.analysis.report.page import find, render_page
-from archbench.analysis.stats.arms import arm_table
-from archbench.analysis.stats.comparisons import comparisons
+from archbench.analysis.report.page import draw, render_page
 from archbench.analysis.stats.targets.target_profiles import to_target
 from archbench.analysis.stats.text_slices import slice_table
+from archbench.analysis.tables.study_tables import study_tables
 from archbench.analysis.track.early import early_decisions
 from archbench.analysis.track.frame import track_frame
 from archbench.analysis.track.overview import overview
@@ -254,8 +254,9 @@ def publish(part: Part, best: pd.DataFrame) -> None:
     paths += [write(part.out / file, content) for file, content in beside_page.items()]
     paths.append(write(part.out / f"{name}.md", tables))
     if (runs["status"] == "complete").any():
-        curves = history(runs)
-        paths.append(write(part.out / f"{name}.html", render_page(runs, curves, find(runs, curves))))
+        comparison = Comparison(runs, history(runs))
+        html = render_page(comparison, study_tables(comparison), draw(comparison))
+        paths.append(write(part.out / f"{name}.html", html))
     if part.publish:
         is_test_run = frame["study"] == part.track.folder
         stored = pd.concat([newest_settings(frame[is_test_run]), frame[~is_test_run]], ignore_index=True)
@@ -277,7 +278,8 @@ def track_results(track: Track, runs: pd.DataFrame, tuning: pd.DataFrame) -> Tra
         runs: from ``analysis.track.results.scored_runs``.
         tuning: the chosen learning rates, from ``analysis.track.tuning.write_rates``.
     """
-    arms, pairs = arm_table(runs), comparisons(runs)
+    comparison = Comparison(runs)
+    arms, pairs = comparison.table, comparison.pairs
     reached = to_target(runs, {w.name: w.target for w in track.workloads if w.target is not None})
     return TrackResults(
         runs=runs,

@@ -35,7 +35,7 @@ def early_decisions(
 
     Args:
         runs: runs with scores, and with validation curves (``analysis.track.frame``).
-        pairs: their comparisons, from ``analysis.stats.comparisons.comparisons``.
+        pairs: their comparisons, from ``analysis.stats.pairs.pair_verdicts``.
         fractions: of the training steps.
     """
     rows: list[dict[str, object]] = []

@@ -29,7 +29,7 @@ def overview(track: Track, arms: pd.DataFrame, pairs: pd.DataFrame) -> Figure | 
     Args:
         track: the rules.
         arms: from ``analysis.stats.arms.arm_table``.
-        pairs: from ``analysis.stats.comparisons.comparisons``.
+        pairs: from ``analysis.stats.pairs.pair_verdicts``.
     """
     counts = tally(pairs)
     if counts.empty:

@@ -29,7 +29,7 @@ class TrackResults:
     arms: pd.DataFrame
     """From ``analysis.stats.arms.arm_table``."""
     pairs: pd.DataFrame
-    """From ``analysis.stats.comparisons.comparisons``."""
+    """From ``analysis.stats.pairs.pair_verdicts``."""
     scores: pd.DataFrame
     """From ``analysis.track.results.score_table``."""
     reached: pd.DataFrame

@@ -7,8 +7,9 @@ import math
 
 import pandas as pd
 
+from archbench.analysis.comparison import Comparison
 from archbench.analysis.stats.arms import is_guess, ranked
-from archbench.analysis.stats.comparisons import UNLEARNED, comparisons, verdict_of
+from archbench.analysis.stats.pairs import UNLEARNED, verdict_of
 from archbench.analysis.stats.verdicts.verdict import BETTER, WORSE
 from archbench.analysis.track.rules import Track
 from archbench.analysis.track.tuning import with_tuning
@@ -120,10 +121,11 @@ def carried_over(track: Track, runs: pd.DataFrame) -> pd.DataFrame:
         task_runs = runs[runs["task"] == workload.name]
         if task_runs.empty or not workload.held_out:
             continue
-        decided = comparisons(task_runs)
+        decided = Comparison(task_runs).pairs
         decided = decided[decided["separated"]]
         for variant, evaluation in workload.held_out.items():
-            pairs = comparisons(with_score(task_runs, task_runs["task"] == workload.name, evaluation))
+            scored = with_score(task_runs, task_runs["task"] == workload.name, evaluation)
+            pairs = Comparison(scored).pairs
             outcomes = []
             for _, pair in decided.iterrows():
                 on_variant = verdict_of(pairs, pair["model"], pair["other"])
@@ -141,7 +143,7 @@ def both_directions(pairs: pd.DataFrame) -> pd.DataFrame:
     Pairs without a model that has learned the workload are not compared, and left out.
 
     Args:
-        pairs: from ``analysis.stats.comparisons.comparisons``, all pairs of each likelihood type.
+        pairs: from ``analysis.stats.pairs.pair_verdicts``, all pairs of each likelihood type.
     """
     flip = {BETTER: WORSE, WORSE: BETTER}
     pairs = pairs.loc[pairs["reason"] != UNLEARNED, ["task", "likelihood", "model", "other", "verdict"]]

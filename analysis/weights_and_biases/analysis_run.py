@@ -13,16 +13,13 @@ from typing import Any
 
 import pandas as pd
 
+from archbench.analysis.comparison import Comparison
 from archbench.analysis.figures.matplotlib_export import printed
 from archbench.analysis.files import csv_text, parquet
-from archbench.analysis.report.page import Findings
-from archbench.analysis.stats.comparisons import comparisons
-from archbench.analysis.stats.versus_baseline import with_differences
-from archbench.analysis.stats.warnings import study_warnings
+from archbench.analysis.report.page import Figures
 from archbench.experiments.config.schema import TrackingConfig
 from archbench.experiments.runtime.atomic_io import write_json
 from archbench.experiments.runtime.json_state import read_mark
-from archbench.experiments.runtime.secrets import redact
 from archbench.experiments.tracking.tracker import SPEC, RunIdentity
 from archbench.experiments.tracking.wandb import start
 
@@ -57,18 +54,17 @@ class Contents:
         return hashlib.sha256(text.encode() + b"".join(self.figures.values())).hexdigest()
 
 
-def contents(frame: pd.DataFrame, page: Findings) -> Contents:
+def contents(comparison: Comparison, figures: Figures) -> Contents:
     """Return the uploads of a study, without paths of this machine and without command lines."""
-    frame = frame.drop(columns=["path", "command"])
-    frame = frame.assign(message=[redact(text) for text in frame["message"]])
-    tables = {"verdict": with_differences(frame), "comparisons": comparisons(frame), "results": frame}
+    frame = comparison.frame.drop(columns=["path", "command"])
+    tables = {"verdict": comparison.arms, "comparisons": comparison.pairs, "results": frame}
     return Contents(
         study=str(frame["study"].iloc[0]),
         tables=tables,
-        figures={name: printed(figure, "png") for name, figure in page.figures.items() if figure is not None},
+        figures={name: printed(figure, "png") for name, figure in figures.drawn.items()},
         files={f"{name}.parquet": parquet(table) for name, table in tables.items()}
         | {f"{name}.csv": csv_text(table).encode() for name, table in tables.items()},
-        warnings=study_warnings(frame),
+        warnings=comparison.warnings,
     )
 
 

@@ -17,11 +17,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 from typing_extensions import TypedDict
 
+from archbench.analysis.comparison import Comparison
 from archbench.analysis.load.study import load_history, load_study
-from archbench.analysis.report.page import find
+from archbench.analysis.report.page import draw
 from archbench.analysis.stats.targets.steps_to_loss import with_steps
 from archbench.analysis.weights_and_biases import analysis_run
 from archbench.analysis.weights_and_biases.analysis_run import Contents, contents, upload_analysis
@@ -30,6 +30,7 @@ from archbench.experiments.config.options import run_command
 from archbench.experiments.runtime.atomic_io import write_json
 from archbench.experiments.runtime.errors import ConfigError
 from archbench.experiments.runtime.json_state import mismatch, read_mark
+from archbench.experiments.runtime.secrets import redact
 from archbench.experiments.tracking.run_folder import RunFolder
 from archbench.experiments.tracking.tracker import SPEC
 from archbench.experiments.tracking.upload import study_folders, upload
@@ -61,7 +62,7 @@ class DashboardConfig(WandbConfig):
         return self.project or self.study
 
 
-def specs(frame: pd.DataFrame, sent: Contents, config: DashboardConfig) -> dict[str, Any]:
+def specs(comparison: Comparison, sent: Contents, config: DashboardConfig) -> dict[str, Any]:
     """Return what a dry run writes, by file name."""
     from archbench.analysis.weights_and_biases import workspace as wandb_views  # takes most of a second
 
@@ -76,17 +77,17 @@ def specs(frame: pd.DataFrame, sent: Contents, config: DashboardConfig) -> dict[
     return {
         "workspace.json": {
             **study,
-            "view": wandb_views.spec(wandb_views.workspace(frame, config.sent_to, config.entity)),
+            "view": wandb_views.spec(wandb_views.workspace(comparison.frame, config.sent_to, config.entity)),
         },
         "report.json": {
             **study,
-            "view": wandb_views.spec(wandb_views.report(frame, figures, links, config.sent_to, "")),
+            "view": wandb_views.spec(wandb_views.report(comparison, figures, links, config.sent_to, "")),
         },
         "analysis.json": {**study, **analysis, "warnings": sent.warnings, "tables": tables},
     }
 
 
-def send(frame: pd.DataFrame, sent: Contents, config: DashboardConfig) -> int:
+def send(comparison: Comparison, sent: Contents, config: DashboardConfig) -> int:
     """Upload and save everything; return the number of runs that failed. Raises whatever W&B raises."""
     import wandb
 
@@ -101,8 +102,8 @@ def send(frame: pd.DataFrame, sent: Contents, config: DashboardConfig) -> int:
     outcome = upload_analysis(config.folder, sent, mode="online", project=project, entity=entity)
     print(f"{sent.run_id}: {outcome}")
     figures = [f"figures/{name}" for name in sent.figures]
-    workspace = wandb_views.workspace(frame, project, entity)
-    report = wandb_views.report(frame, figures, _links(project, entity), project, entity)
+    workspace = wandb_views.workspace(comparison.frame, project, entity)
+    report = wandb_views.report(comparison, figures, _links(project, entity), project, entity)
     print(save_views(config.folder / MARK, workspace, report, f"{entity}/{project}"))
     return failed
 
@@ -133,25 +134,27 @@ def _links(project: str, entity: str) -> dict[str, str]:
     return {"the runs": f"{root}/table", "the workspaces": f"{root}/workspace"}
 
 
-def prepare(config: DashboardConfig) -> tuple[DashboardConfig, pd.DataFrame, Contents]:
-    """Return the runs of a study, and what is sent of them. Raises ValueError."""
+def prepare(config: DashboardConfig) -> tuple[DashboardConfig, Comparison, Contents]:
+    """Return the comparison of a study, and what is sent of them. Raises ValueError."""
     if not config.dry_run:
         require_key("; or add --dry-run, which needs none")
     frame = load_study(Path(config.runs), config.study)
     history = load_history(Path(config.runs), config.study)
     frame = with_steps(frame, history)
-    return config, frame, contents(frame, find(frame, history))
+    frame = frame.assign(message=[redact(text) for text in frame["message"]])
+    comparison = Comparison(frame, history)
+    return config, comparison, contents(comparison, draw(comparison))
 
 
-def publish(config: DashboardConfig, frame: pd.DataFrame, sent: Contents) -> int:
+def publish(config: DashboardConfig, comparison: Comparison, sent: Contents) -> int:
     """Send a study, or write what would be sent; return 1 if a run failed."""
     if not config.dry_run:
         with wandb_failures():
-            return int(send(frame, sent, config) > 0)
+            return int(send(comparison, sent, config) > 0)
     folder = Path(config.output) if config.output else config.folder / "dashboard"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for name, tree in specs(frame, sent, config).items():
+        for name, tree in specs(comparison, sent, config).items():
             write_json(folder / name, tree)
             print(f"wrote {folder / name}")
     except OSError as error:

@@ -16,8 +16,10 @@ import wandb_workspaces.reports.v2 as wr
 import wandb_workspaces.workspaces as ws
 from wandb_workspaces import expr
 
+from archbench.analysis.comparison import Comparison
 from archbench.analysis.load.scale_order import TASK_SCALE
-from archbench.analysis.tables.text import render_markdown
+from archbench.analysis.tables.study_markdown import render_markdown
+from archbench.analysis.tables.study_tables import study_tables
 from archbench.experiments.config.study import study_command
 
 CURVE_AXES = {
@@ -83,17 +85,18 @@ def workspace(frame: pd.DataFrame, project: str, entity: str) -> Any:
 
 
 def report(
-    frame: pd.DataFrame, figures: Sequence[str], links: dict[str, str], project: str, entity: str
+    comparison: Comparison, figures: Sequence[str], links: dict[str, str], project: str, entity: str
 ) -> Any:
     """The Report: verdicts and warnings, curves, the figures of the study's ``analysis`` run, links.
 
     Args:
-        frame: from ``analysis.load.study.load_study``.
+        comparison: of the study.
         figures: names of the figures in the ``analysis`` run, ``figures/NAME``.
         links: addresses by what they lead to.
         project: W&B project.
         entity: W&B user or team; where it is empty the run sets name no project, as W&B would look it up.
     """
+    frame = comparison.frame
     by, study = grouping(frame), _study(frame)
     folder = Path(frame["path"].iloc[0]).parents[1]
     here = project if entity else ""
@@ -111,7 +114,7 @@ def report(
         ),
         wr.TableOfContents(),
         wr.H2("Verdict and warnings"),
-        wr.MarkdownBlock(render_markdown(frame)),
+        wr.MarkdownBlock(render_markdown(study_tables(comparison))),
         wr.H2("Learning curves"),
         wr.PanelGrid(
             runsets=[runs], panels=[_line(m, axis, by) for m in _metrics(frame) for axis in CURVE_AXES]

@@ -41,7 +41,7 @@ def installed_folders() -> frozenset[Path]:
 
 
 INSTALLED = installed_folders()
-"""Computed before any code of the user is imported, which could change the path of modules."""
+"""Comparison before any code of the user is imported, which could change the path of modules."""
 _PREFIXES = tuple({f"{folder}{os.sep}" for folder in INSTALLED} | {f"{path}{os.sep}" for path in sys.path
                   if Path(path).name in ("site-packages", "dist-packages")})  # fmt: skip
 

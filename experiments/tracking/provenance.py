@@ -109,7 +109,7 @@ def _versions(more: frozenset[str]) -> dict[str, str]:
 def current_commit() -> tuple[str | None, bool | None]:
     """Return the commit of the code, and whether a file was changed since; None if git does not have it.
 
-    None also if a file has changed since it was imported: git describes files. Computed once.
+    None also if a file has changed since it was imported: git describes files. Comparison once.
     """
     # git sets these variables in its hooks, for the repository that calls.
     environment = {key: value for key, value in os.environ.items() if not key.startswith("GIT_")}

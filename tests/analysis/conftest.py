@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from archbench.analysis.report.page import Findings
+from archbench.analysis.report.page import Figures
 from tests import ROOT
 from tests.results import write_result
 
@@ -132,8 +132,8 @@ def write_run(tmp_path: Path) -> WriteRun:
 def no_page(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let ``archbench compare`` draw no figure of its page, which takes seconds."""
     pages = "".join(path.read_text() for path in (ROOT / "analysis" / "report" / "templates").iterdir())
-    empty = Findings(figures=dict.fromkeys(re.findall(r"plots\.(\w+)", pages)), laws={}, speed=None)
-    monkeypatch.setattr("archbench.analysis.compare.find", lambda *frames: empty)
+    empty = Figures(interactive=dict.fromkeys(re.findall(r"plots\.(\w+)", pages)), images={}, laws={})
+    monkeypatch.setattr("archbench.analysis.compare.draw", lambda comparison: empty)
 
 
 @pytest.fixture

@@ -11,25 +11,26 @@ import pandas as pd
 import pytest
 
 from archbench.analysis import compare
-from archbench.analysis.compare import NO_CURVES, CompareConfig, Comparison, main
+from archbench.analysis.compare import CompareConfig, Study, main
+from archbench.analysis.comparison import NO_CURVES, Comparison
 from archbench.analysis.figures.contexts import read_positions
 from archbench.analysis.figures.files import figure_bytes
 from archbench.analysis.figures.verdicts import verdict_figure
 from archbench.analysis.load.study import load_study
 from archbench.analysis.report.needs import training_commands
 from archbench.analysis.stats.arms import arm_table
-from archbench.analysis.stats.comparisons import comparisons
-from archbench.analysis.stats.computed import Computed
 from archbench.analysis.tables.latex import render_latex
-from archbench.analysis.tables.text import render_markdown, render_tables
+from archbench.analysis.tables.study_markdown import render_markdown
+from archbench.analysis.tables.study_tables import study_tables
+from archbench.analysis.tables.terminal import render_tables
 from archbench.experiments.config.options import typed_words
 from tests import ROOT
 
 
 def test_results_go_beside_the_runs_or_where_they_are_sent() -> None:
-    found = Comparison(
-        config=CompareConfig(study="lr"), computed=Computed(NO_CURVES), history=NO_CURVES, page=None
-    )  # type: ignore[arg-type]
+    found = Study(  # type: ignore[arg-type]
+        config=CompareConfig(study="lr"), comparison=Comparison(NO_CURVES), tables=None, figures={}
+    )
     assert found.folder == Path("runs/lr/analysis")
     assert replace(found, config=CompareConfig(out="there")).folder == Path("there")
     read = typed_words(CompareConfig, ["--allow-mixed", "runs=a=b"])
@@ -67,7 +68,7 @@ def test_everything_is_written_and_printed(study: Path, capsys: pytest.CaptureFi
     assert main([f"runs={study}"]) == 0
     frame = load_study(study, "compare")
     out = capsys.readouterr().out
-    assert out.startswith(render_tables(frame))
+    assert out.startswith(render_tables(study_tables(Comparison(frame))))
     folder = study / "compare" / "analysis"
     names = [
         "results.csv",
@@ -97,9 +98,9 @@ def test_everything_is_written_and_printed(study: Path, capsys: pytest.CaptureFi
     assert csv["score"].tolist() == pytest.approx(frame["score"].tolist(), nan_ok=True)
     table = pd.read_csv(folder / "table.csv")
     assert table["score"].tolist() == pytest.approx(arm_table(frame)["score"].tolist(), nan_ok=True)
-    assert (folder / "table.md").read_text() == render_markdown(frame)
-    assert (folder / "table.tex").read_text() == render_latex(frame)
-    assert len(pd.read_csv(folder / "pairs.csv")) == len(comparisons(frame))
+    assert (folder / "table.md").read_text() == render_markdown(study_tables(Comparison(frame)))
+    assert (folder / "table.tex").read_text() == render_latex(study_tables(Comparison(frame)))
+    assert len(pd.read_csv(folder / "pairs.csv")) == len(Comparison(frame).pairs)
 
 
 def test_mixed_classes_are_ranked_only_when_asked(study: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -128,7 +129,9 @@ def test_wide_tables_and_several_studies(
         write_run("hybrid", seed, 2.2, study="more", processor="q")
     assert main([f"runs={study}", "study=compare,more", "--wide"]) == 0
     out = capsys.readouterr().out
-    assert out.startswith(render_tables(load_study(study, "compare,more"), wide=True))
+    assert out.startswith(
+        render_tables(study_tables(Comparison(load_study(study, "compare,more"))), wide=True)
+    )
     assert "Study compare,more: 28 of 33 runs complete" in out
     assert "Between the studies, processor is p in compare, q in more." in out
     assert (study / "compare,more" / "analysis" / "compare.html").is_file()
@@ -202,8 +205,8 @@ def test_a_stored_frame_is_compared_without_its_runs(
     results = ROOT / "docs" / "results"
     assert main([f"frame={results / 'compare.parquet'}", f"out={tmp_path}"]) == 0
     runs = pd.read_parquet(results / "compare.parquet")
-    assert capsys.readouterr().out.startswith(render_tables(runs))
-    figure = verdict_figure(runs)
+    assert capsys.readouterr().out.startswith(render_tables(study_tables(Comparison(runs))))
+    figure = verdict_figure(Comparison(runs))
     assert figure is not None
     assert (tmp_path / "verdicts.svg").read_bytes() == figure_bytes(figure, "svg")
     pixels = matplotlib.image.imread(tmp_path / "verdicts.png")

@@ -13,8 +13,8 @@ import pytest
 from markupsafe import escape
 
 from archbench.analysis import compare
+from archbench.analysis.comparison import Comparison
 from archbench.analysis.load.study import load_study
-from archbench.analysis.stats.warnings import study_warnings
 from tests.results import write_result
 
 WriteRun = Callable[..., Path]
@@ -279,7 +279,7 @@ def test_a_trap_is_flagged_wherever_its_numbers_go(
 @pytest.mark.usefixtures("no_page")
 def test_a_clean_study_is_flagged_nowhere(clean: Path, capsys: pytest.CaptureFixture[str]) -> None:
     frame = load_study(clean.parent, "compare")
-    assert study_warnings(frame) == []
+    assert Comparison(frame).warnings == []
     found = outputs(clean, capsys)
     assert {found[name] for name in found if name.endswith(".parquet")} == {""}
     for name in ("printed", "table.md", "task_grid.md"):
@@ -300,7 +300,7 @@ def test_decoding_is_held_together_within_a_backbone_alone(write_run: WriteRun) 
         (folder / "provenance.json").write_text(json.dumps(record))
 
     def warnings() -> list[str]:
-        return study_warnings(load_study(study.parent, study.name))
+        return Comparison(load_study(study.parent, study.name)).warnings
 
     for backbone, path in (("mamba", "native"), ("s4", "portable")):
         for seed in range(3):

@@ -20,6 +20,7 @@ import matplotlib.figure
 import pandas as pd
 
 from archbench.analysis.compare import NO_CURVES, VERDICTS_DPI, stored_frame
+from archbench.analysis.comparison import Comparison
 from archbench.analysis.figures.capacity import capacity_figures
 from archbench.analysis.figures.compute import score_over_compute
 from archbench.analysis.figures.files import figure_bytes
@@ -27,11 +28,11 @@ from archbench.analysis.figures.matplotlib_export import printed
 from archbench.analysis.figures.verdicts import verdict_figure
 from archbench.analysis.findings import __main__ as findings
 from archbench.analysis.load.study import load_history, load_study
-from archbench.analysis.report.page import find, render_page
 from archbench.analysis.speed.__main__ import draw
 from archbench.analysis.speed.rows import load_all_modes, load_speed
 from archbench.analysis.stats.capacity import rungs
 from tests import ROOT
+from tests.analysis.pages import page_of
 from tests.analysis.report.screenshots import SHOTS, write_screenshots
 from tests.docs import renew_tables
 from tests.docs.canon_tables import canon_figure
@@ -64,12 +65,15 @@ class Picture:
 def pictures() -> dict[str, Picture]:
     """Return all pictures that the command renews, by their paths relative to ``docs``."""
     drawn = {
-        "results/compare": (renew_tables.SHORT, lambda: _svg(verdict_figure(short_runs()))),
-        "results/letters": (("letters",), lambda: _svg(verdict_figure(frame("letters")))),
-        "results/long_range": (("long_range",), lambda: _svg(verdict_figure(frame("long_range")))),
+        "results/compare": (renew_tables.SHORT, lambda: _svg(verdict_figure(Comparison(short_runs())))),
+        "results/letters": (("letters",), lambda: _svg(verdict_figure(Comparison(frame("letters"))))),
+        "results/long_range": (
+            ("long_range",),
+            lambda: _svg(verdict_figure(Comparison(frame("long_range")))),
+        ),
         "results/laptop": (("laptop",), lambda: _over_compute("laptop", "svg")),
         "results/text": (("laptop", "cpu_text"), lambda: _over_compute("text", "svg")),
-        "results/text_models": (("cpu_text",), lambda: _svg(verdict_figure(of_several_models()))),
+        "results/text_models": (("cpu_text",), lambda: _svg(verdict_figure(Comparison(of_several_models())))),
         "models/canon": (("canon",), lambda: _svg(canon_figure(frame("canon")))),
         "results/speed_decode": (
             ("speed",),
@@ -97,7 +101,9 @@ def _svg(figure: matplotlib.figure.Figure | None) -> bytes:
 
 def _over_compute(name: str, kind: str) -> bytes:
     """Draw the scores over compute of ``results/laptop`` or ``results/text`` as SVG or PNG."""
-    figure = score_over_compute(frame("laptop") if name == "laptop" else at_several_budgets(text_runs()))
+    figure = score_over_compute(
+        Comparison(frame("laptop") if name == "laptop" else at_several_budgets(text_runs()))
+    )
     assert figure is not None
     return printed(figure, kind)
 
@@ -173,7 +179,7 @@ def report(source: str) -> str:
     """Return the report of one of ``SOURCES`` as HTML."""
     runs, history = SOURCES[source][1]()
     speed = None if source == "later_variants" else load_all_modes(RESULTS / "speed.parquet")
-    page = render_page(runs, history, find(runs, history, speed))
+    page = page_of(Comparison(runs, history, speed))
     return re.sub(re.escape(tempfile.gettempdir()) + r"/\w+", "runs", page)
 
 
@@ -191,7 +197,7 @@ def hashes_of_frames(picture: Picture) -> dict[str, str]:
 
 def _write_png() -> None:
     """Write the figures that are shown as PNG, too."""
-    verdicts = verdict_figure(short_runs())
+    verdicts = verdict_figure(Comparison(short_runs()))
     assert verdicts is not None
     (RESULTS / "compare.png").write_bytes(figure_bytes(verdicts, "png", VERDICTS_DPI))
     for name in ("laptop", "text"):

@@ -13,19 +13,23 @@ from pathlib import Path
 import pandas as pd
 
 from archbench.analysis import dataset
+from archbench.analysis.comparison import Comparison
 from archbench.analysis.files import csv_text
+from archbench.analysis.load.scale_order import in_table
 from archbench.analysis.stats.arms import study_setting
 from archbench.analysis.stats.capacity import capacity_grids, rungs
-from archbench.analysis.stats.comparisons import comparisons
 from archbench.analysis.stats.compute.decision_accuracy import decision_accuracy
 from archbench.analysis.stats.compute.multipliers import compute_multipliers
-from archbench.analysis.stats.extra_tests import TRAINED, further_grid, further_scores
+from archbench.analysis.stats.extra_tests import TRAINED, further_grid
+from archbench.analysis.stats.likelihood_gap import gap_grid
 from archbench.analysis.stats.text_slices import slice_table
 from archbench.analysis.tables import markdown
 from archbench.analysis.tables.compute import compute_grids, compute_items
 from archbench.analysis.tables.decision_accuracy import decision_grids
 from archbench.analysis.tables.format import budget, multiplier, si, size
-from archbench.analysis.tables.text import render_markdown, render_scores
+from archbench.analysis.tables.markdown import escaped
+from archbench.analysis.tables.study_markdown import markdown_table, render_markdown
+from archbench.analysis.tables.study_tables import COLUMNS_NOTE, study_tables
 from tests import ROOT
 from tests.docs.canon_tables import canon_block
 from tests.docs.sensitivity_table import sensitivity_block
@@ -94,13 +98,23 @@ def models_block() -> str:
     return "\n".join([*markdown.table(head, rows), ""])
 
 
+def scores_block(comparison: Comparison) -> str:
+    """Return as Markdown the table of each task and the gap between likelihood types, without sentences."""
+    lines: list[str] = []
+    for task in study_tables(comparison).tasks:
+        lines += [f"## {escaped(task.title)}", "", *markdown_table(task.body.models().narrow()[0]), ""]
+        lines += [escaped(" ".join([task.held_equal, *task.references])), ""]
+        if not (gaps := in_table(comparison.gaps, task.task, task.scale)).empty:
+            grid = gap_grid(gaps)
+            lines += [f"### {escaped(grid.title)}", "", *markdown.table(grid.head, grid.rows), ""]
+    return "\n".join([*lines, COLUMNS_NOTE]) + "\n"
+
+
 def compute_block(runs: pd.DataFrame) -> str:
     """Return the sentences and the table of text over compute."""
-    multipliers = compute_multipliers(runs)
-    [grid] = compute_grids(multipliers, study_setting(runs, "explains"))
-    return "\n".join(
-        [*compute_items(runs, multipliers), *markdown.table(grid.head, grid.rows), "", grid.note, ""]
-    )
+    comparison = Comparison(runs)
+    [grid] = compute_grids(comparison.multipliers, study_setting(runs, "explains"))
+    return "\n".join([*compute_items(comparison), *markdown.table(grid.head, grid.rows), "", grid.note, ""])
 
 
 def cpu_text_block() -> str:
@@ -112,14 +126,14 @@ def cpu_text_block() -> str:
 
 def page_block(name: str, level: int) -> str:
     """Return the tables of a frame as Markdown, with headings of a level."""
-    text = render_markdown(frame(name))
+    text = render_markdown(study_tables(Comparison(frame(name))))
     text = text[text.index("## ") :]
     return re.sub(r"^#(#+) ", lambda found: "#" * (level - 2) + found[0], text, flags=re.MULTILINE)
 
 
 def length_scores() -> pd.DataFrame:
     """Return the accuracies by length of the studies of recurrent state."""
-    return pd.concat([further_scores(frame(name)) for name in ("state_tracking", "induction")])
+    return pd.concat([Comparison(frame(name)).further for name in ("state_tracking", "induction")])
 
 
 def length_block() -> str:
@@ -180,8 +194,8 @@ def main() -> None:
     renew(RESULTS / "text.md", models_block(), "models")
     renew(RESULTS / "main_comparison.md", compute_block(frame("main")), "main")
     (RESULTS / "state_space.csv").write_text(csv_text(length_scores()))
-    (RESULTS / "compare.md").write_text(render_scores(short_runs()))
-    (RESULTS / "compare_pairs.csv").write_text(csv_text(comparisons(short_runs())))
+    (RESULTS / "compare.md").write_text(scores_block(Comparison(short_runs())))
+    (RESULTS / "compare_pairs.csv").write_text(csv_text(Comparison(short_runs()).pairs))
     (RESULTS / "text.csv").write_text(csv_text(compute_multipliers(text_runs())))
     (RESULTS / "laptop.csv").write_text(csv_text(compute_multipliers(with_measured_speeds(frame("laptop")))))
     (RESULTS / "laptop_slices.csv").write_text(csv_text(slice_table(frame("laptop"))))

@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 
 from archbench.analysis import dataset
+from archbench.analysis.comparison import Comparison
 from archbench.analysis.scaling.tables import fit
 from tests import ROOT
 from tests.docs import renew_tables
@@ -29,9 +30,9 @@ def test_quoted_tables_are_those_of_the_frame(page: str) -> None:
 def test_the_main_comparison_is_that_of_its_frame() -> None:
     frame = renew_tables.short_runs()
     assert (frame["status"] == "complete").all()
-    assert (RESULTS / "compare.md").read_text() == renew_tables.render_scores(frame)
+    assert (RESULTS / "compare.md").read_text() == renew_tables.scores_block(Comparison(frame))
     kept = pd.read_csv(RESULTS / "compare_pairs.csv")
-    found = renew_tables.comparisons(frame)
+    found = Comparison(frame).pairs
     assert kept["verdict"].tolist() == found["verdict"].tolist()
     assert kept["difference"].to_numpy() == pytest.approx(found["difference"].to_numpy())
 

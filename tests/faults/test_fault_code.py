@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
+from archbench.analysis.comparison import Comparison
 from archbench.analysis.load.study import load_study
-from archbench.analysis.stats.warnings import study_warnings
 from archbench.experiments.run.run import run
 from archbench.experiments.runtime import imported_sources
 from archbench.experiments.runtime.errors import Preempted
@@ -83,7 +83,7 @@ def test_a_module_that_is_edited_before_its_late_import_is_said(
     resume = commands.result(folder)["resume"]
     assert (resume["exact"], resume["changed"]["code"][1]) == (False, f"{late} edited")
     assert f"{late} was edited while the run trained" in capsys.readouterr().out
-    assert any("not exact" in line for line in study_warnings(load_study(tmp_path, "single")))
+    assert any("not exact" in line for line in Comparison(load_study(tmp_path, "single")).warnings)
     record("F35", "module edited between record and late import", 1, "warned, exact: false")
 
 

@@ -16,8 +16,8 @@ import torch
 from omegaconf import OmegaConf
 from safetensors.torch import load_file
 
+from archbench.analysis.comparison import Comparison
 from archbench.analysis.load.study import load_study
-from archbench.analysis.stats.warnings import study_warnings
 from archbench.experiments.check import check_study
 from archbench.experiments.config.digest import result_settings
 from archbench.experiments.run.resume_compatibility import check_config, flat
@@ -136,7 +136,7 @@ def test_f10_f18_other_code_libraries_or_machine_are_said_and_kept(
     assert found["status"] == "complete"
     assert (found["resume"]["exact"], found["resume"]["sittings"]) == (False, 2)
     assert list(found["resume"]["changed"]) == [change]
-    assert any("not exact" in line for line in study_warnings(load_study(tmp_path, "single")))
+    assert any("not exact" in line for line in Comparison(load_study(tmp_path, "single")).warnings)
     (interrupted / "result.json").unlink()
     commands.train(*WORDS, f"runs={tmp_path}")  # nothing changed since, but it did before
     assert commands.result(interrupted)["resume"] | {"sittings": 0} == found["resume"] | {"sittings": 0}
@@ -174,7 +174,7 @@ def test_f50_a_complete_run_of_another_seed_is_not_taken_for_done(finished: Path
 def test_an_undisturbed_continuation_is_exact(interrupted: Path, tmp_path: Path) -> None:
     commands.train(*WORDS, f"runs={tmp_path}")
     assert commands.result(interrupted)["resume"] == {"sittings": 2, "exact": True, "changed": {}}
-    assert not any("not exact" in line for line in study_warnings(load_study(tmp_path, "single")))
+    assert not any("not exact" in line for line in Comparison(load_study(tmp_path, "single")).warnings)
 
 
 def test_f17_a_fork_continues_in_a_run_of_its_own(finished: Path, tmp_path: Path, record: Any) -> None:

@@ -13,9 +13,9 @@ import pytest
 import torch
 
 from archbench.analysis import compare
+from archbench.analysis.comparison import Comparison
 from archbench.analysis.load.study import load_study
 from archbench.analysis.stats.arms import arm_table
-from archbench.analysis.stats.warnings import study_warnings
 from archbench.experiments.check import check_study
 from archbench.experiments.run.load_model import load_model
 from archbench.experiments.run.model_files import read_model_spec
@@ -211,7 +211,7 @@ def test_f37_a_run_with_damaged_curves_is_not_exact(
     assert found["status"] == "complete"
     assert found["resume"]["exact"] is False
     assert list(found["resume"]["changed"]) == ["metrics.jsonl"]
-    assert any("metrics.jsonl" in line for line in study_warnings(load_study(tmp_path, "single")))
+    assert any("metrics.jsonl" in line for line in Comparison(load_study(tmp_path, "single")).warnings)
     record("F37", f"metrics.jsonl {how} before resuming", 1, "warned, exact: false, said in every table")
 
 
@@ -219,10 +219,10 @@ def test_f37_a_run_with_damaged_curves_is_not_exact(
 def test_f37_files_that_change_after_the_end_are_said_in_every_table(
     ended: Path, tmp_path: Path, name: str, record: Any
 ) -> None:
-    assert not any("damaged" in line for line in study_warnings(load_study(tmp_path, "single")))
+    assert not any("damaged" in line for line in Comparison(load_study(tmp_path, "single")).warnings)
     text = (ended / name).read_text()
     (ended / name).write_text(text[::-1].replace("1", "2", 1)[::-1])  # the first may be in the run's key
-    [line] = [line for line in study_warnings(load_study(tmp_path, "single")) if "damaged" in line]
+    [line] = [line for line in Comparison(load_study(tmp_path, "single")).warnings if "damaged" in line]
     assert name in line
     record("F37", f"{name} changed after the end", 1, "said in every table")
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from archbench.analysis.comparison import Comparison
 from archbench.analysis.load.study import load_study
-from archbench.analysis.stats.warnings import study_warnings
 from archbench.experiments.check import check_study
 from archbench.experiments.run.model_files import model_checkpoint
 from archbench.experiments.run.summary import summary
@@ -203,7 +203,7 @@ def test_f50_a_run_folder_counts_for_its_own_run_alone(
         about = f"seed {seed}, case {case}: {change.__name__}"
         with time_limit():
             found, report = scores(study), check_study(study)
-            assert study_warnings(load_study(study.parent, study.name)) is not None
+            assert Comparison(load_study(study.parent, study.name)).warnings is not None
             assert summary(study), about
             check_models(study, about)
         assert found.items() <= expected.items(), f"{about}: {found.items() - expected.items()}"

@@ -14,10 +14,10 @@ import math
 import numpy as np
 import pandas as pd
 
-from archbench.analysis.stats.arms import in_finished_arms
-from archbench.analysis.stats.comparisons import comparisons, verdict_of
+from archbench.analysis.stats.arms import arm_table, in_finished_arms
 from archbench.analysis.stats.compute.multiplier import SAME_BUDGET
 from archbench.analysis.stats.compute.multipliers import GROUP
+from archbench.analysis.stats.pairs import pair_verdicts, verdict_of
 from archbench.analysis.stats.targets.performance_profile import lines
 
 COLUMNS = [
@@ -68,7 +68,8 @@ def _compared_budgets(runs: pd.DataFrame) -> pd.Series:
 
 def _pairs(runs: pd.DataFrame) -> pd.DataFrame:
     """Return the verdicts of all pairs, also where the study has a baseline."""
-    return comparisons(runs.assign(baseline=None))
+    runs = runs.assign(baseline=None)
+    return pair_verdicts(runs, arm_table(runs))
 
 
 def _agreement(small: pd.DataFrame, largest: pd.DataFrame, verdicts: pd.DataFrame) -> dict[str, object]:

@@ -131,7 +131,7 @@ class Multiplier:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Comparison:
+class ComputeComparison:
     """Multipliers of a model at all of its budgets, and what they say together."""
 
     multipliers: tuple[Multiplier, ...]
@@ -172,7 +172,7 @@ class Comparison:
 
 def compare_compute(
     model: Curve, baseline: Curve, *, confidence: float = 0.95, draws: int = DRAWS, seed: int = 0
-) -> Comparison:
+) -> ComputeComparison:
     """Return the compute multipliers of a model.
 
     Args:
@@ -210,7 +210,7 @@ class Baseline:
             self.drawn = Inverse(curve, curve.draw_means(draws, np.random.default_rng(seed)))
             self.curves = Inverse(curve, *curve.spread_means(min(draws, CURVES), seed))
 
-    def compare(self, model: Curve, *, confidence: float = 0.95) -> Comparison:
+    def compare(self, model: Curve, *, confidence: float = 0.95) -> ComputeComparison:
         """Return the compute multipliers of a model; ``confidence`` is the coverage of each interval."""
         noise_known = model.replicated and self.curve.replicated
         drawn, scores_DK = self.estimated, model.means_K[None]
@@ -235,7 +235,7 @@ class Baseline:
         slope, low, high = _slopes(model, multipliers, np.array(logs_DK).T, confidence)
         if not noise_known:
             low, high = -math.inf, math.inf
-        return Comparison(multipliers=tuple(multipliers), slope=slope, slope_low=low, slope_high=high)
+        return ComputeComparison(multipliers=tuple(multipliers), slope=slope, slope_low=low, slope_high=high)
 
 
 def _matched(flops: float, baseline: Curve) -> float:

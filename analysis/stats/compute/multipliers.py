@@ -60,9 +60,9 @@ def compute_multipliers(frame: pd.DataFrame) -> pd.DataFrame:
     ``flops`` are those of the model. ``time_multiplier`` is the multiplier in seconds of training instead of
     FLOPs, from the baseline's curve over seconds, and ``time_bound`` tells whether that is a bound. Both are
     empty where other work disturbed the runs (``analysis.stats.trusted_speeds``). ``verdict`` and ``slope``
-    are of all budgets of a model (``analysis.stats.compute.multiplier.Comparison``). Intervals are 95% over
-    seeds; those of multipliers are corrected for the number of models. Empty without a baseline that has
-    several budgets, and for runs on different data.
+    are of all budgets of a model (``analysis.stats.compute.multiplier.ComputeComparison``). Intervals are
+    95% over seeds; those of multipliers are corrected for the number of models. Empty without a baseline
+    that has several budgets, and for runs on different data.
     """
     rows: list[dict[str, object]] = []
     frame = with_trusted_speeds(frame)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from archbench.analysis.stats.compute.multiplier import Comparison, Curve, compare_compute
+from archbench.analysis.stats.compute.multiplier import ComputeComparison, Curve, compare_compute
 
 BUDGETS = (4e10, 1.3e11, 4e11, 1.3e12)
 MODELS = 4
@@ -112,7 +112,7 @@ def _draw(
     return Curve(flops=BUDGETS, scores=scores)
 
 
-def _covers(result: Comparison, multipliers: Sequence[float]) -> list[bool]:
+def _covers(result: ComputeComparison, multipliers: Sequence[float]) -> list[bool]:
     return [
         estimate.low <= planted <= estimate.high
         for estimate, planted in zip(result.multipliers, multipliers, strict=True)

@@ -8,8 +8,8 @@ import numpy as np
 import pandas as pd
 
 from archbench.analysis.load.scale_order import TASK_SCALE, scale_groups
-from archbench.analysis.stats.arms import arm_table, declared_baseline, finished, likelihood_group, ranked
-from archbench.analysis.stats.comparisons import comparisons, verdict_of
+from archbench.analysis.stats.arms import declared_baseline, finished, likelihood_group, ranked
+from archbench.analysis.stats.pairs import verdict_of
 from archbench.analysis.stats.targets.steps_to_loss import first_reached, validation_curve
 from archbench.analysis.stats.verdicts.family import MIN_SEEDS
 from archbench.analysis.stats.verdicts.verdict import BETTER, WORSE
@@ -28,9 +28,7 @@ def baseline_of(rows: pd.DataFrame, frame: pd.DataFrame) -> str:
     return str(default) if declared is None else declared
 
 
-def levels_reached(
-    frame: pd.DataFrame, history: pd.DataFrame, table: pd.DataFrame | None = None
-) -> pd.DataFrame:
+def levels_reached(frame: pd.DataFrame, history: pd.DataFrame, table: pd.DataFrame) -> pd.DataFrame:
     """Return how many times fewer FLOPs and seconds than the baseline each arm needs to reach a level.
 
     The eight levels are evenly spaced from the baseline's first validation score to its last, averaged over
@@ -41,13 +39,11 @@ def levels_reached(
     Args:
         frame: runs.
         history: their curves.
-        table: their ``arm_table``, if it is there already.
+        table: their ``arm_table``.
     """
     curves = dict(list(history[history["kind"] == "validation"].groupby("path")))
     rows: list[dict[str, object]] = []
-    arms = (arm_table(frame) if table is None else table).query(
-        "kind == 'arm' and seeds > 0 and seeds == runs"
-    )
+    arms = table.query("kind == 'arm' and seeds > 0 and seeds == runs")
     for (task, scale, _), group in scale_groups(arms, [*TASK_SCALE, "likelihood"], dropna=False):
         baseline, example = baseline_of(group, frame), group.iloc[0]
         metric, direction = str(example["metric"]), str(example["direction"])
@@ -93,20 +89,17 @@ def levels_reached(
     return pd.DataFrame(rows, columns=columns)
 
 
-def baseline_gains(
-    frame: pd.DataFrame, table: pd.DataFrame | None = None, pairs: pd.DataFrame | None = None
-) -> pd.DataFrame:
+def baseline_gains(frame: pd.DataFrame, table: pd.DataFrame, pairs: pd.DataFrame) -> pd.DataFrame:
     """Return the gain of each arm over the baseline of its likelihood type on each task.
 
-    Columns: ``task scale arm gain low high verdict``; the interval is that of ``comparisons``.
+    Columns: ``task scale arm gain low high verdict``; the interval is that of ``pair_verdicts``.
 
     Args:
         frame: runs.
-        table: their ``arm_table``, if it is there already.
-        pairs: their ``comparisons``, likewise.
+        table: their ``arm_table``.
+        pairs: their ``pair_verdicts``.
     """
-    table = arm_table(frame) if table is None else table
-    pairs, rows = comparisons(frame, table) if pairs is None else pairs, []
+    rows = []
     arms = table.query("kind == 'arm' and seeds > 0 and seeds == runs")
     for (task, scale, _), group in scale_groups(arms, [*TASK_SCALE, "likelihood"], dropna=False):
         baseline = baseline_of(group, frame)

@@ -87,7 +87,7 @@ def _verdict(pair: tuple[str, str], counts: tuple[Counts, Counts], p: float, com
 
 
 def _power(rates: tuple[float, float], seeds: int, comparisons: float) -> float:
-    """Return the probability that the test rejects at the level corrected for ``comparisons``."""
+    """Return the probability that the test rejects at the level corrected for ``pair_verdicts``."""
     pmf_a, pmf_b = (stats.binom.pmf(np.arange(seeds + 1), seeds, rate) for rate in rates)
     rejected = boschloo_table(seeds, seeds) < LEVEL / comparisons
     return float(pmf_a @ rejected @ pmf_b)

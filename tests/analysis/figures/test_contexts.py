@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from archbench.analysis.comparison import Comparison
 from archbench.analysis.figures.contexts import (
     EVALUATED,
     further_curves,
@@ -39,8 +40,8 @@ def needles(write_run: Any, tmp_path: Path) -> Path:
 
 def test_needles_make_a_map_for_each_arm(needles: Path) -> None:
     frame = load_study(needles, "needles")
-    assert further_curves(frame) is None  # not six unordered points as well
-    figure = recall_maps(frame)
+    assert further_curves(Comparison(frame)) is None  # not six unordered points as well
+    figure = recall_maps(Comparison(frame))
     assert figure is not None
     assert [a.text for a in figure.layout.annotations] == ["decoder, recall", "mamba, recall"]
     decoder = figure.data[0]
@@ -59,11 +60,11 @@ def test_maps_are_of_length_and_depth_alone(study: Path) -> None:
     assert not is_map(["as trained"])
     assert not is_map(["sequence_length=8"])
     assert not is_map(["sequence_length=8 depth=0", "sequence_length=8 depth=0 kind=single"])
-    assert recall_maps(load_study(study, "compare")) is None
+    assert recall_maps(Comparison(load_study(study, "compare"))) is None
 
 
 def test_a_map_is_printed_with_its_numbers(needles: Path) -> None:
-    figure = recall_maps(load_study(needles, "needles"))
+    figure = recall_maps(Comparison(load_study(needles, "needles")))
     assert figure is not None
     svg = printed(figure, "svg").decode()
     for words in (">0.45<", ">0.90<", ">sequence length<", ">depth<", ">decoder, recall<"):
@@ -86,7 +87,7 @@ def test_loss_by_position_is_the_mean_over_the_seeds_that_have_it(write_run: Any
     frame = load_study(tmp_path / "runs", "compare")
     positions = read_positions(frame)
     assert len(positions) == 4
-    figure = position_curves(positions, frame)
+    figure = position_curves(Comparison(frame))
     assert figure is not None
     [line] = figure.data
     assert (line.name, line.line.color) == ("mamba", PALETTE[1])
@@ -99,7 +100,7 @@ def test_loss_by_position_is_the_mean_over_the_seeds_that_have_it(write_run: Any
 
 def test_without_evaluations_there_is_no_figure(study: Path) -> None:
     frame = load_study(study, "compare")
-    assert position_curves(read_positions(frame), frame) is None
+    assert position_curves(Comparison(frame)) is None
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"by_position": [{"begin": 0}]}', '{"metrics": []}'])

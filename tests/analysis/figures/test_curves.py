@@ -8,6 +8,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
+from archbench.analysis.comparison import Comparison
 from archbench.analysis.figures.curves import AXES, MOST_POINTS, SEED, learning_curves, loss_curves, thinned
 from archbench.analysis.figures.scores import final_scores
 from archbench.analysis.figures.style import PALETTE, PANEL_HEIGHT, log_axis, palette_indices, styles
@@ -35,7 +36,7 @@ def test_an_architecture_has_the_same_colour_in_every_study() -> None:
 
 def test_curves_show_every_seed_and_their_mean(study: Path) -> None:
     frame, history = load_study(study, "compare"), load_history(study, "compare")
-    figure = learning_curves(frame, history)
+    figure = learning_curves(Comparison(frame, history))
     assert figure is not None
     lines = [t for t in figure.data if t.name == "decoder" and t.yaxis == "y2"]
     low, high, *seeds, mean = lines
@@ -59,7 +60,7 @@ def test_a_seed_that_was_killed_does_not_cut_the_mean(write_run: Any, tmp_path: 
     short = write_run("mamba", 2, killed=True) / "metrics.jsonl"
     short.write_text("".join(short.read_text().splitlines(keepends=True)[:4]))
     runs = tmp_path / "runs"
-    figure = learning_curves(load_study(runs, "compare"), load_history(runs, "compare"))
+    figure = learning_curves(Comparison(load_study(runs, "compare"), load_history(runs, "compare")))
     assert figure is not None
     lines = [t for t in figure.data if t.name == "mamba"]
     assert [len(t.x) for t in lines] == [5, 5, 5, 5, 5]  # the band's edges, the seeds that ended, the mean
@@ -67,14 +68,14 @@ def test_a_seed_that_was_killed_does_not_cut_the_mean(write_run: Any, tmp_path: 
 
 def test_the_logged_losses_are_curves(study: Path) -> None:
     frame, history = load_study(study, "compare"), load_history(study, "compare")
-    figure = loss_curves(frame, history)
+    figure = loss_curves(Comparison(frame, history))
     assert figure is not None
     *_, mean = [t for t in figure.data if t.name == "decoder" and t.yaxis == "y2"]
     assert mean.y == pytest.approx([3 / step + 0.001 for step in (10, 20, 30, 40, 50)])
     assert mean.x == pytest.approx([step * 4096 for step in (10, 20, 30, 40, 50)])
     first = history.groupby(["path", "kind"]).head(1)  # one point is no curve
-    assert loss_curves(frame, first) is None
-    assert learning_curves(frame, first) is None
+    assert loss_curves(Comparison(frame, first)) is None
+    assert learning_curves(Comparison(frame, first)) is None
 
 
 def test_a_long_curve_keeps_its_ends_and_its_early_points() -> None:
@@ -89,7 +90,7 @@ def test_a_long_curve_keeps_its_ends_and_its_early_points() -> None:
 def test_one_seed_has_no_band(write_run: Any, tmp_path: Path) -> None:
     write_run("mamba", 0)
     runs = tmp_path / "runs"
-    figure = learning_curves(load_study(runs, "compare"), load_history(runs, "compare"))
+    figure = learning_curves(Comparison(load_study(runs, "compare"), load_history(runs, "compare")))
     assert figure is not None
     [line] = [t for t in figure.data if t.name == "mamba"]
     assert line.meta is None
@@ -97,7 +98,7 @@ def test_one_seed_has_no_band(write_run: Any, tmp_path: Path) -> None:
 
 
 def test_references_of_the_test_split_are_not_drawn_under_validation(study: Path) -> None:
-    figure = learning_curves(load_study(study, "compare"), load_history(study, "compare"))
+    figure = learning_curves(Comparison(load_study(study, "compare"), load_history(study, "compare")))
     assert figure is not None
     assert not [t for t in figure.data if t.text or t.name in ("xz", "unigram entropy", "any value")]
 
@@ -108,7 +109,7 @@ def test_nan_leaves_no_point(write_run: Any, tmp_path: Path) -> None:
     folder = write_run("mamba", 0)
     (folder / "metrics.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
     runs = tmp_path / "runs"
-    figure = learning_curves(load_study(runs, "compare"), load_history(runs, "compare"))
+    figure = learning_curves(Comparison(load_study(runs, "compare"), load_history(runs, "compare")))
     assert figure is not None
     assert all(len(t.y) == 2 for t in figure.data if t.name == "mamba")
 
@@ -117,7 +118,7 @@ def test_many_arms_make_a_taller_panel_and_no_legend(write_run: Any, tmp_path: P
     for number in range(18):
         write_run(f"net{number:02}", 0)
     frame, history = load_study(tmp_path / "runs", "compare"), load_history(tmp_path / "runs", "compare")
-    scores, curves = final_scores(frame), learning_curves(frame, history)
+    scores, curves = final_scores(Comparison(frame)), learning_curves(Comparison(frame, history))
     assert scores is not None
     assert curves is not None
     assert scores.layout.height == pytest.approx(PANEL_HEIGHT * 20 / 6)  # 18 arms and two references
@@ -129,8 +130,8 @@ def test_no_figures_without_results(write_run: Any, tmp_path: Path) -> None:
     folder = write_run("mamba", 0, None, status="failed", message="no memory")
     (folder / "metrics.jsonl").unlink()
     runs = tmp_path / "runs"
-    assert learning_curves(load_study(runs, "compare"), load_history(runs, "compare")) is None
-    assert final_scores(load_study(runs, "compare")) is None
+    assert learning_curves(Comparison(load_study(runs, "compare"), load_history(runs, "compare"))) is None
+    assert final_scores(Comparison(load_study(runs, "compare"))) is None
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import pandas as pd
 import plotly.graph_objects as go
 import pytest
 
+from archbench.analysis.comparison import Comparison
 from archbench.analysis.figures.style import REFERENCE_COLOUR, styles
 from archbench.analysis.figures.tradeoffs import (
     decoding_context,
@@ -71,7 +72,10 @@ def axes(figure: go.Figure) -> dict[str, str]:
 
 def test_scores_stand_against_the_speed_of_decoding(study: Path) -> None:
     frame = load_study(study, "compare")
-    without, figure = pareto_fronts(frame), pareto_fronts(frame, SPEED)
+    without, figure = (
+        pareto_fronts(Comparison(frame)),
+        pareto_fronts(Comparison(frame, speed=SPEED.assign(batch_choice="given"))),
+    )
     assert without is not None
     assert figure is not None
     label = "decoded tokens per second (higher is better)"
@@ -86,7 +90,7 @@ def test_scores_stand_against_the_speed_of_decoding(study: Path) -> None:
 
 def test_points_have_labels_and_intervals_and_a_line_joins_the_front(study: Path) -> None:
     frame = load_study(study, "compare")
-    figure = pareto_fronts(frame)
+    figure = pareto_fronts(Comparison(frame))
     assert figure is not None
     label = "training tokens per second (higher is better)"
     here = [t for t in figure.data if t.xaxis == "x3"]  # recall, then the exact likelihoods of the text
@@ -103,7 +107,7 @@ def test_points_have_labels_and_intervals_and_a_line_joins_the_front(study: Path
 def test_of_many_models_those_on_the_front_are_labelled(write_run: Any, tmp_path: Path) -> None:
     for number in range(12):
         write_run(f"net{number:02}", 0, 2.0 + number / 10)
-    figure = pareto_fronts(load_study(tmp_path / "runs", "compare"))
+    figure = pareto_fronts(Comparison(load_study(tmp_path / "runs", "compare")))
     assert figure is not None
     assert {t.text[0] for t in figure.data if t.name != "front"} == {"", "net00"}
 
@@ -111,7 +115,7 @@ def test_of_many_models_those_on_the_front_are_labelled(write_run: Any, tmp_path
 @pytest.mark.parametrize(("device", "shown"), [("cpu", False), ("cuda", True)])
 def test_memory_is_a_cost_where_it_was_measured_of_the_model(study: Path, device: str, shown: bool) -> None:
     """On a CPU it is the memory of the whole process."""
-    figure = pareto_fronts(load_study(study, "compare").assign(device_name=device))
+    figure = pareto_fronts(Comparison(load_study(study, "compare").assign(device_name=device)))
     assert figure is not None
     assert any("memory" in title for title in axes(figure)) == shown
 
@@ -130,7 +134,7 @@ def test_names_stay_within_the_panel(study: Path) -> None:
     frame.loc[frame["status"] == "complete", "state_bytes_2k"] = frame["backbone"].map(
         {"decoder": 1e6, "mamba": 1e4, "s4": 1e5, "moe": 1e6}
     )
-    figure = pareto_fronts(frame)
+    figure = pareto_fronts(Comparison(frame))
     assert figure is not None
     panels = [
         [trace for trace in figure.data if trace.xaxis == axis and trace.mode == "markers+text"]

@@ -8,20 +8,21 @@ from typing import Any
 import pandas as pd
 import pytest
 
+from archbench.analysis.comparison import Comparison
 from archbench.analysis.figures.files import figure_bytes
 from archbench.analysis.figures.verdicts import verdict_figure
 from archbench.analysis.load.study import load_study
 
 
 def drawn(frame: pd.DataFrame) -> str:
-    figure = verdict_figure(frame)
+    figure = verdict_figure(Comparison(frame))
     assert figure is not None
     return figure_bytes(figure, "svg").decode()
 
 
 def test_each_likelihood_type_has_an_axis_and_a_baseline(study: Path) -> None:
     frame = load_study(study, "compare")
-    figure = verdict_figure(frame)
+    figure = verdict_figure(Comparison(frame))
     assert figure is not None
     assert len(figure.axes) == 4  # recall; and of the text exact, bound, pseudo
     labels = [axes.get_xlabel() for axes in figure.axes]
@@ -34,7 +35,7 @@ def test_each_likelihood_type_has_an_axis_and_a_baseline(study: Path) -> None:
 
 
 def test_points_are_the_gains_over_the_baseline(study: Path) -> None:
-    figure = verdict_figure(load_study(study, "compare"))
+    figure = verdict_figure(Comparison(load_study(study, "compare")))
     assert figure is not None
     recall = figure.axes[0]
     [bars] = recall.containers[:1]
@@ -45,4 +46,4 @@ def test_points_are_the_gains_over_the_baseline(study: Path) -> None:
 
 def test_there_is_none_without_scores(write_run: Any, tmp_path: Path) -> None:
     write_run("decoder", 0, killed=True)
-    assert verdict_figure(load_study(tmp_path / "runs", "compare")) is None
+    assert verdict_figure(Comparison(load_study(tmp_path / "runs", "compare"))) is None

@@ -11,8 +11,8 @@ import pandas as pd
 import pytest
 import yaml
 
+from archbench.analysis.comparison import Comparison
 from archbench.analysis.load.study import load_history, load_study
-from archbench.analysis.stats.warnings import study_warnings
 from archbench.experiments.tracking.frame_columns import columns
 from archbench.experiments.tracking.results_frame import METRIC
 from tests.results import write_result
@@ -235,7 +235,7 @@ def test_a_run_of_another_study_is_left_out_and_named(write_run: Any, tmp_path: 
     assert list(frame["backbone"]) == ["mamba"]
     name = f"{foreign.parent.name}/s0 of study=other"
     assert json.loads(frame["left_out"].iloc[0]) == [name]
-    (warning,) = [line for line in study_warnings(frame) if "another study" in line]
+    (warning,) = [line for line in Comparison(frame).warnings if "another study" in line]
     assert f"compare/{name}" in warning
 
 

@@ -12,12 +12,12 @@ import pandas as pd
 import pytest
 
 from archbench.analysis.compare import main
+from archbench.analysis.comparison import Comparison
 from archbench.analysis.figures.curves import AXES, learning_curves
 from archbench.analysis.load.scale_order import TASK_SCALE
 from archbench.analysis.load.study import load_history, load_study
 from archbench.analysis.report.tables import score_and_cost_columns
-from archbench.analysis.stats.versus_baseline import with_differences
-from archbench.analysis.tables.body import table_rows
+from archbench.analysis.tables.body import table_body
 from tests import ROOT
 from tests.analysis.report.browser import CHROMIUM, NARROWEST, REMEDY, document, framed, on_paper
 
@@ -119,10 +119,11 @@ def clicked(page: Path, scheme: str, width: int) -> dict[str, Any]:
 def verdicts(frame: pd.DataFrame) -> list[list[list[str]]]:
     """The tables of scores as the page must show them: ``analysis.tables`` writes them from the frame."""
     tables = []
-    for _, rows in with_differences(frame).groupby(TASK_SCALE, sort=True):
-        columns, _ = score_and_cost_columns(rows)
-        lines = [[column.head for column in columns]]
-        for row in table_rows(rows, columns):
+    for _, rows in Comparison(frame).arms.groupby(TASK_SCALE, sort=True):
+        body = table_body(rows)
+        body = body.only(score_and_cost_columns(body.columns)[0])
+        lines = [[column.head for column in body.columns]]
+        for row in body.rows:
             message = row.source["message"]
             note = row.note
             if row.source["kind"] == "reference" and isinstance(message, str):
@@ -162,7 +163,7 @@ def test_switches_work_and_numbers_are_the_frames(
     assert all(re.fullmatch(r"\S.*: \d.*", text) for text in found["hover"])
     assert found["clicked"] == [False, True]  # a click on the legend hides a model, another one shows it
     assert found["ink"] == {"light": "rgb(27, 31, 36)", "dark": "rgb(230, 233, 237)"}[scheme]
-    figure, arm = learning_curves(frame, history), found["arm"]
+    figure, arm = learning_curves(Comparison(frame, history)), found["arm"]
     assert figure is not None
     for state, axis in (("first", 0), ("flops", 1), ("seeds", 1), ("without", 1), ("last", 1)):
         seen = found["seen"][state]

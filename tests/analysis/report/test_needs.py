@@ -11,11 +11,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from archbench.analysis.comparison import Comparison
 from archbench.analysis.load.study import load_history, load_study
 from archbench.analysis.report.needs import needs
-from archbench.analysis.report.page import find
+from archbench.analysis.report.page import draw
 from archbench.analysis.stats.arms import arm_table, ranked
-from archbench.analysis.stats.computed import Computed
 
 LACKING = re.compile(r"Needs (\d+) (learning rates?|\w+) .*: there (is|are) (\d+|none)")
 TYPE = ["task", "scale", "likelihood"]
@@ -23,8 +23,10 @@ TYPE = ["task", "scale", "likelihood"]
 
 def empty_parts(runs: Path, study: str = "compare") -> tuple[pd.DataFrame, dict[str, str]]:
     frame, history = load_study(runs, study), load_history(runs, study)
-    missing = [name for name, figure in find(frame, history).figures.items() if figure is None]
-    return frame, {name: need.reason for name, need in needs(Computed(frame), history, missing).items()}
+    missing = [
+        name for name, figure in draw(Comparison(frame, history)).interactive.items() if figure is None
+    ]
+    return frame, {name: need.reason for name, need in needs(Comparison(frame, history), missing).items()}
 
 
 def drawn_study(seed: int, write_run: Any) -> None:

@@ -11,23 +11,23 @@ import pytest
 import yaml
 from markupsafe import escape
 
+from archbench.analysis.comparison import Comparison
 from archbench.analysis.figures.compute import score_over_compute
 from archbench.analysis.load.study import load_history, load_study
 from archbench.analysis.report.cards import cards
 from archbench.analysis.report.differences import panels
-from archbench.analysis.report.page import POLICY, render_page
+from archbench.analysis.report.page import POLICY
 from archbench.analysis.report.tables import score_and_cost_columns, warning_groups
-from archbench.analysis.stats.computed import Computed
-from archbench.analysis.stats.versus_baseline import with_differences
-from archbench.analysis.stats.warnings import study_warnings
-from archbench.analysis.tables.body import table_rows
-from archbench.analysis.tables.columns import table_columns, verdict_text
+from archbench.analysis.tables.body import table_body
+from archbench.analysis.tables.columns import verdict_text
 from archbench.analysis.tables.sentences import answers
+from archbench.analysis.tables.study_tables import study_tables
+from tests.analysis.pages import page_of
 from tests.results import write_result
 
 
 def page(runs: Path) -> str:
-    return render_page(load_study(runs, "compare"), load_history(runs, "compare"))
+    return page_of(Comparison(load_study(runs, "compare"), load_history(runs, "compare")))
 
 
 @pytest.fixture
@@ -75,7 +75,7 @@ def test_a_part_without_data_is_not_there_and_the_last_list_says_what_adds_it(pa
 def test_a_fact_of_the_first_screen_is_there_twice_at_most(study: Path) -> None:
     text = without_scripts(page(study))
     frame = load_study(study, "compare")
-    for _, row in with_differences(frame).query("verdict.notna()").iterrows():
+    for _, row in Comparison(frame).arms.query("verdict.notna()").iterrows():
         assert 1 <= text.count(f"<td>{escape(verdict_text(row))}</td>") <= 2
 
 
@@ -99,12 +99,12 @@ def test_the_first_screen_answers_in_a_sentence_and_a_table_with_a_figure(study:
     frame = load_study(study, "compare")
     html = page(study)
     first = without_scripts(html[: html.index("<h2>")])
-    for sentence in answers(with_differences(frame)):
+    for sentence in answers(Comparison(frame).arms):
         where, _, what = sentence.partition(": ")
         lead, _, rest = what.partition(". ")
         assert f"<strong>{escape(where)}:</strong> {escape(lead.rstrip('.'))}." in first
         assert str(escape(rest)) in first
-    found = {panel.title: panel for panel in panels(with_differences(frame), frame)}
+    found = {panel.title: panel for panel in panels(study_tables(Comparison(frame)), frame)}
     assert list(found) == [
         "recall, nano", "text, nano, exact likelihood", "text, nano, bound on the likelihood",
         "text, nano, pseudo-likelihood",
@@ -134,7 +134,7 @@ def test_a_study_with_several_budgets_begins_with_score_over_compute(write_run: 
                 write_result(folder, result)
                 (folder / "config.yaml").write_text(yaml.safe_dump({"budget": {"tokens": 4**number}}))
     frame, history = load_study(tmp_path / "runs", "compare"), load_history(tmp_path / "runs", "compare")
-    figure = score_over_compute(frame)
+    figure = score_over_compute(Comparison(frame))
     assert figure is not None
     assert [(trace.name, list(trace.x)) for trace in figure.data] == [
         ("mamba", [5e11, 2e12, 8e12]), ("decoder", [5e11, 2e12, 8e12]),
@@ -144,36 +144,36 @@ def test_a_study_with_several_budgets_begins_with_score_over_compute(write_run: 
     assert list(xz.text) == ["xz 2.2", ""]  # at the first budget the models are further from it
     assert xz.textposition.endswith("right")
     assert list(figure.data[0].y) == pytest.approx([2.305, 2.205, 2.105])
-    html = render_page(frame, history)
+    html = page_of(Comparison(frame, history))
     assert html.index("data-plot") < html.index("<table class=")
-    assert score_over_compute(frame.assign(training_flops=5e11)) is None  # one budget
+    assert score_over_compute(Comparison(frame.assign(training_flops=5e11))) is None  # one budget
     mixed = frame.assign(training_flops=frame["training_flops"].where(frame["backbone"] != "mamba", 5e11))
-    assert score_over_compute(mixed) is None  # models of mamba differ in something else
+    assert score_over_compute(Comparison(mixed)) is None  # models of mamba differ in something else
 
 
 def test_a_card_has_what_a_model_is_and_how_its_loss_fell(study: Path) -> None:
     frame, history = load_study(study, "compare"), load_history(study, "compare")
-    card = next(card for card in cards(frame, history) if card.name == "mamba")
+    card = next(card for card in cards(Comparison(frame, history)) if card.name == "mamba")
     assert card.description == "Mamba: selective state-space model."
     assert ("decoding state", "64 KiB") in card.facts
     assert [curve.label for curve in card.curves] == ["recall, nano", "text, nano"]
     assert card.curves[1].ends == "0.30 to 0.06"  # the mean of 3 / step + seed / 1000
     points = [tuple(map(float, point.split(","))) for point in card.curves[1].points.split()]
     assert (points[0], points[-1]) == ((0.0, 0.0), (100.0, 40.0))
-    [diffusion] = [card for card in cards(frame, history) if card.name == "diffusion"]
+    [diffusion] = [card for card in cards(Comparison(frame, history)) if card.name == "diffusion"]
     assert diffusion.description == ""  # it has no YAML
     assert ("decoding state", "none") in diffusion.facts
 
 
 def test_warnings_are_grouped_at_the_end(study: Path) -> None:
     frame = load_study(study, "compare")
-    groups = dict(warning_groups(Computed(frame)))
+    groups = dict(warning_groups(Comparison(frame)))
     assert set(groups) <= {"the study", "recall, nano", "text, nano"}
-    assert sum(map(len, groups.values())) == len(study_warnings(frame))
+    assert sum(map(len, groups.values())) == len(Comparison(frame).warnings)
     html = page(study)
     end = html[html.index('id="warnings"') :]
     assert "<h2" not in end
-    for warning in study_warnings(frame):
+    for warning in Comparison(frame).warnings:
         label, _, text = warning.partition(": ")
         assert escape(text if label in groups else warning) in end
 
@@ -181,11 +181,12 @@ def test_warnings_are_grouped_at_the_end(study: Path) -> None:
 def test_tables_equal_the_frame(study: Path) -> None:
     frame = load_study(study, "compare")
     text = re.sub(r'<span class="dot"[^>]*></span>', "", without_scripts(page(study)))
-    for _, rows in with_differences(frame).groupby(["task", "scale"]):
-        scores, costs = score_and_cost_columns(rows)
+    for _, rows in Comparison(frame).arms.groupby(["task", "scale"]):
+        body = table_body(rows)
+        scores, costs = score_and_cost_columns(body.columns)
         heads = {column.head for column in (*scores, *costs)}
-        assert heads == {column.head for column in table_columns(rows, wide=True)}
-        for row in table_rows(rows, scores):
+        assert heads == {column.head for column in body.columns}
+        for row in body.only(scores).rows:
             assert "".join(f"<td>{escape(cell)}</td>" for cell in row.cells) in text, row.cells
         for _, row in rows[rows["seeds"] > 0].iterrows():
             assert "".join(f"<td>{escape(column.text(row))}</td>" for column in costs) in text
@@ -221,7 +222,7 @@ def test_names_and_messages_cannot_become_markup(write_run: Any, tmp_path: Path)
     write_run(backbone, 0)
     write_run("s4", 0)
     frame, history = load_study(tmp_path / "runs", "compare"), load_history(tmp_path / "runs", "compare")
-    html = render_page(frame.assign(study=study), history)
+    html = page_of(Comparison(frame.assign(study=study), history))
     text = without_scripts(html)
     assert not re.search(r"<(img|b|script)\b", text)
     assert f"<h1>{escape(study)}</h1>" in html

@@ -10,7 +10,8 @@ from archbench.analysis.compare import main
 from archbench.analysis.figures.tradeoffs import decoding_context
 from archbench.analysis.speed.curves import roofline_grid, speed_curves
 from archbench.analysis.speed.panels import largest_curves, largest_grid, memory_curves, sampling_curves
-from archbench.analysis.speed.rows import extremes, given, load_all_modes
+from archbench.analysis.speed.rows import extremes, load_all_modes
+from archbench.analysis.stats.trusted_speeds import given
 from tests import ROOT
 
 RESULTS = ROOT / "docs" / "results"

@@ -9,11 +9,15 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 
+from archbench.analysis.comparison import Comparison
 from archbench.analysis.figures.against import against_figure
 from archbench.analysis.load.study import load_history, load_study
-from archbench.analysis.report.page import inline_svg, render_page
-from archbench.analysis.stats.against_variable import against_grid, against_scores
-from archbench.analysis.tables.text import render_markdown, render_tables
+from archbench.analysis.report.page import inline_svg
+from archbench.analysis.stats.against_variable import against_grid
+from archbench.analysis.tables.study_markdown import render_markdown
+from archbench.analysis.tables.study_tables import study_tables
+from archbench.analysis.tables.terminal import render_tables
+from tests.analysis.pages import page_of
 from tests.results import write_result
 
 SCORES = {"decoder": {1.0: 2.0, 4.0: 2.1, 16.0: 2.6}, "diffusion": {1.0: 2.5, 4.0: 2.5, 16.0: 2.45}}
@@ -42,7 +46,7 @@ def study(write_run: Any, tmp_path: Path) -> Path:
 
 
 def test_changes_are_paired_with_the_smallest_number(study: Path) -> None:
-    found = against_scores(load_study(study, "epochs"))
+    found = Comparison(load_study(study, "epochs")).against
     assert found[["backbone", "x"]].to_numpy().tolist() == [
         [backbone, epochs] for backbone in ("decoder", "diffusion") for epochs in (1, 4, 16)
     ]
@@ -54,7 +58,7 @@ def test_changes_are_paired_with_the_smallest_number(study: Path) -> None:
 
 def test_the_table_has_a_line_for_each_backbone_and_its_class(study: Path) -> None:
     frame = load_study(study, "epochs")
-    rows = against_scores(frame)
+    rows = Comparison(frame).against
     grid = against_grid(rows)
     assert grid.title == "text, nano: bits per byte against epochs"
     head, body = grid.head, grid.rows
@@ -62,28 +66,31 @@ def test_the_table_has_a_line_for_each_backbone_and_its_class(study: Path) -> No
     assert [line[0] for line in body] == ["1", "4", "16"]
     assert body[0][1] == "2.100 ± 0.248"
     assert body[2][1].endswith("(+0.650 ± 0.215)")
-    for text in (render_tables(frame), render_markdown(frame)):
+    for text in (
+        render_tables(study_tables(Comparison(frame))),
+        render_markdown(study_tables(Comparison(frame))),
+    ):
         assert "(+0.650 ± 0.215)" in text
         assert "likelihood types are not comparable" in " ".join(text.split())
-    drawn = against_figure(frame)
+    drawn = against_figure(Comparison(frame))
     assert drawn is not None
-    assert inline_svg(drawn.decode()) in render_page(frame, load_history(study, "epochs"))
+    assert inline_svg(drawn) in page_of(Comparison(frame, load_history(study, "epochs")))
 
 
 def test_the_figure_is_the_same_for_the_same_frame(study: Path) -> None:
     frame = load_study(study, "epochs")
-    drawn = against_figure(frame)
+    drawn = against_figure(Comparison(frame))
     assert drawn is not None
-    assert drawn == against_figure(frame)
+    assert drawn == against_figure(Comparison(frame))
     for words in (b"decoder (exact)", b"diffusion (bound)", b"bits/byte", b"epochs", b"16"):
         assert words in drawn
 
 
 def test_there_is_none_where_a_study_asks_for_nothing(study: Path) -> None:
     frame = load_study(study, "epochs").drop(columns="against")  # as written before there were any
-    assert against_scores(frame).empty
-    assert against_figure(frame) is None
-    assert "against epochs" not in render_tables(frame)
+    assert Comparison(frame).against.empty
+    assert against_figure(Comparison(frame)) is None
+    assert "against epochs" not in render_tables(study_tables(Comparison(frame)))
 
 
 def test_a_number_that_is_not_there_is_named_with_the_nearest(study: Path) -> None:

@@ -10,14 +10,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from archbench.analysis.comparison import Comparison
 from archbench.analysis.load.study import load_study
 from archbench.analysis.stats.arms import arm_table, matched_line
-from archbench.analysis.stats.comparisons import comparisons
-from archbench.analysis.stats.warnings import study_warnings
 
 
 def warned(runs: Path) -> str:
-    return "\n".join(study_warnings(load_study(runs, "compare")))
+    return "\n".join(Comparison(load_study(runs, "compare")).warnings)
 
 
 def test_arms_stand_by_class_then_score_and_references_last(study: Path) -> None:
@@ -47,7 +46,7 @@ def test_means_are_over_the_runs_that_count(study: Path) -> None:
 
 def test_pairs_stay_within_a_class(study: Path) -> None:
     frame = load_study(study, "compare")
-    pairs = comparisons(frame)
+    pairs = Comparison(frame).pairs
     text = pairs[pairs["task"] == "text"]
     assert set(text["model"]) | set(text["other"]) == {"decoder", "mamba", "s4"}
     recall = pairs[pairs["task"] == "recall"]
@@ -57,7 +56,7 @@ def test_pairs_stay_within_a_class(study: Path) -> None:
 
 
 def test_an_arm_with_a_failure_is_not_compared(study: Path) -> None:
-    pairs = comparisons(load_study(study, "compare"))
+    pairs = Comparison(load_study(study, "compare")).pairs
     assert "moe" not in {*pairs["model"], *pairs["other"]}
 
 
@@ -65,7 +64,7 @@ def test_noise_is_not_separated(write_run: Any, tmp_path: Path) -> None:
     for seed, value in enumerate(np.random.default_rng(0).normal(2.4, 0.05, (4, 2))):
         write_run("decoder", seed, float(value[0]))
         write_run("mamba", seed, float(value[1]))
-    pair = comparisons(load_study(tmp_path / "runs", "compare")).iloc[0]
+    pair = Comparison(load_study(tmp_path / "runs", "compare")).pairs.iloc[0]
     assert not pair["separated"]
     assert pair["detectable"] > pair["difference"]
 
@@ -74,7 +73,7 @@ def test_other_data_is_never_compared(write_run: Any, tmp_path: Path) -> None:
     for seed in range(3):
         write_run("decoder", seed, 2.0 + seed / 100)
         write_run("mamba", seed, 3.0 + seed / 90, fingerprint="data-2")
-    assert comparisons(load_study(tmp_path / "runs", "compare")).empty
+    assert Comparison(load_study(tmp_path / "runs", "compare")).pairs.empty
     assert "mixed fingerprints" in warned(tmp_path / "runs")
 
 
@@ -83,7 +82,7 @@ def test_a_clean_study_warns_of_nothing(write_run: Any, tmp_path: Path) -> None:
         write_run("decoder", seed)
         write_run("mamba", seed)
     frame = load_study(tmp_path / "runs", "compare")
-    assert study_warnings(frame) == []
+    assert Comparison(frame).warnings == []
     assert matched_line(frame) == "Held equal: body parameters at 200,000; largest mismatch 0.30%."
 
 
@@ -101,7 +100,7 @@ def test_few_seeds_are_warned_of(write_run: Any, tmp_path: Path, seeds: int, wor
         write_run("decoder", seed, 2.0)
         write_run("mamba", seed, 3.0)
     assert f"{words}: no model is called better" in warned(tmp_path / "runs")
-    assert not comparisons(load_study(tmp_path / "runs", "compare"))["separated"].any()
+    assert not Comparison(load_study(tmp_path / "runs", "compare")).pairs["separated"].any()
 
 
 def test_an_arm_short_of_seeds_is_named(write_run: Any, tmp_path: Path) -> None:
@@ -134,7 +133,7 @@ def test_unequal_conditions_are_warned_of(
     for seed in range(3):
         write_run("decoder", seed)
         write_run("mamba", seed, **change)
-    warnings = study_warnings(load_study(tmp_path / "runs", "compare"))
+    warnings = Comparison(load_study(tmp_path / "runs", "compare")).warnings
     [warning] = [each for each in warnings if "speeds are not shown" not in each]
     assert words in warning
     assert (len(warnings) == 2) == ("threads" in change)
@@ -147,11 +146,11 @@ def test_package_versions_are_mixed_where_one_package_has_two(write_run: Any, tm
         record = json.loads(path.read_text())
         path.write_text(json.dumps(record | {"versions": record["versions"] | versions}))
     frame = load_study(tmp_path / "runs", "compare")
-    assert not [w for w in study_warnings(frame) if "package" in w]
+    assert not [w for w in Comparison(frame).warnings if "package" in w]
     other = (
         frame["versions"].str.replace("2.10", "2.13").where(frame["backbone"] == "mine", frame["versions"])
     )
-    [warning] = [w for w in study_warnings(frame.assign(versions=other)) if "package" in w]
+    [warning] = [w for w in Comparison(frame.assign(versions=other)).warnings if "package" in w]
     assert "mixed package versions (torch 2.10 and 2.13)" in warning
 
 
@@ -160,13 +159,13 @@ def test_mixed_classes_are_ranked_as_one_where_that_is_allowed(study: Path) -> N
     table = arm_table(frame)
     text = table[(table["task"] == "text") & (table["kind"] == "arm")]
     assert text["arm"].tolist() == ["encoder", "moe", "decoder", "mamba", "s4", "diffusion"]
-    pairs = comparisons(frame)
+    pairs = Comparison(frame).pairs
     mixed = pairs[pairs["task"] == "text"]
     assert set(mixed["likelihood"]) == {"exact, bound, pseudo"}
     assert {frozenset(p) for p in zip(mixed["model"], mixed["other"], strict=True)} == {
         frozenset(p) for p in combinations(["encoder", "decoder", "mamba", "s4", "diffusion"], 2)
     }
-    warnings = [w for w in study_warnings(frame) if "--allow-mixed" in w]
+    warnings = [w for w in Comparison(frame).warnings if "--allow-mixed" in w]
     assert len(warnings) == 1
     assert "text, nano: likelihood types are ranked against each other (exact, bound" in warnings[0]
 
@@ -178,8 +177,8 @@ def test_allowing_mixed_classes_changes_nothing_where_there_is_one(write_run: An
         write_run("decoder", seed, 0.5, task="recall")
     frame = load_study(tmp_path / "runs", "compare")
     allowed = frame.assign(allow_mixed=True)
-    pd.testing.assert_frame_equal(comparisons(allowed), comparisons(frame))
-    assert study_warnings(allowed) == study_warnings(frame)
+    pd.testing.assert_frame_equal(Comparison(allowed).pairs, Comparison(frame).pairs)
+    assert Comparison(allowed).warnings == Comparison(frame).warnings
 
 
 @pytest.mark.parametrize(
@@ -203,4 +202,4 @@ def test_scores_that_are_not_one_measure_are_warned_about(
         write_run("diffusion", seed, likelihood="bound", objective="masked_diffusion")
     frame = load_study(tmp_path / "runs", "compare")
     frame.loc[frame["arm"] == "mamba", column] = value
-    assert [w for w in study_warnings(frame) if "different" in w] == [f"text, nano: {words}"]
+    assert [w for w in Comparison(frame).warnings if "different" in w] == [f"text, nano: {words}"]

@@ -11,6 +11,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from archbench.analysis import compare
+from archbench.analysis.comparison import Comparison
 from archbench.analysis.load.study import load_study
 from archbench.analysis.stats.capacity import (
     Limit,
@@ -22,7 +23,8 @@ from archbench.analysis.stats.capacity import (
     rungs,
 )
 from archbench.analysis.stats.intervals import share_interval
-from archbench.analysis.tables.text import render_markdown
+from archbench.analysis.tables.study_markdown import render_markdown
+from archbench.analysis.tables.study_tables import study_tables
 
 LEVELS = [4.0, 8.0, 16.0, 32.0]
 
@@ -158,5 +160,5 @@ def test_a_study_without_ladder_has_no_capacities(write_run: Any, tmp_path: Path
     assert rungs(frame).empty
     assert capacity_frame(rungs(frame)).empty
     assert capacity_grids(rungs(frame)) == []
-    assert "Capacity" not in render_markdown(frame)
+    assert "Capacity" not in render_markdown(study_tables(Comparison(frame)))
     assert rungs(frame.drop(columns="ladder")).empty  # a frame that was stored before there were ladders

@@ -9,18 +9,20 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 
+from archbench.analysis.comparison import Comparison
 from archbench.analysis.figures.contexts import further_curves
 from archbench.analysis.load.study import load_history, load_study
-from archbench.analysis.report.page import render_page
 from archbench.analysis.stats.extra_tests import (
     TRAINED,
     further_grid,
-    further_scores,
     published,
     settings,
     shared_setting,
 )
-from archbench.analysis.tables.text import render_markdown, render_tables
+from archbench.analysis.tables.study_markdown import render_markdown
+from archbench.analysis.tables.study_tables import study_tables
+from archbench.analysis.tables.terminal import render_tables
+from tests.analysis.pages import page_of
 from tests.results import write_result
 
 LONGER = {"sequence_length=32": 0.6, "sequence_length=64": 0.2}
@@ -44,7 +46,7 @@ def longer(write_run: Any, tmp_path: Path) -> Path:
 
 
 def test_scores_are_means_over_seeds_the_trained_task_first(longer: Path) -> None:
-    scores = further_scores(load_study(longer, "longer"))
+    scores = Comparison(load_study(longer, "longer")).further
     assert scores["test"].tolist() == [TRAINED, *LONGER] * 2
     assert scores["arm"].tolist() == ["mamba"] * 3 + ["decoder"] * 3  # best first, as in the table
     assert scores["score"].tolist() == pytest.approx([0.9, 0.61, 0.21, 0.8, 0.51, 0.11])
@@ -54,7 +56,7 @@ def test_scores_are_means_over_seeds_the_trained_task_first(longer: Path) -> Non
 
 
 def test_the_grid_names_the_setting_once(longer: Path) -> None:
-    scores = further_scores(load_study(longer, "longer"))
+    scores = Comparison(load_study(longer, "longer")).further
     grid = further_grid(scores)
     head, rows = grid.head, grid.rows
     assert head == ["sequence_length", TRAINED, "32", "64"]
@@ -73,10 +75,14 @@ def test_settings_are_told_apart() -> None:
 
 def test_tables_page_and_figure_show_them(longer: Path) -> None:
     frame, history = load_study(longer, "longer"), load_history(longer, "longer")
-    for text in (render_tables(frame), render_markdown(frame), render_page(frame, history)):
+    for text in (
+        render_tables(study_tables(Comparison(frame))),
+        render_markdown(study_tables(Comparison(frame))),
+        page_of(Comparison(frame, history)),
+    ):
         assert "0.510 ± 0.025" in text
         assert "Someone 2020: 12.5" in text
-    figure = further_curves(frame)
+    figure = further_curves(Comparison(frame))
     assert figure is not None
     assert [trace.name for trace in figure.data] == ["mamba", "decoder"]
     assert list(figure.data[0].y) == pytest.approx([0.9, 0.61, 0.21])
@@ -88,7 +94,9 @@ def test_tables_page_and_figure_show_them(longer: Path) -> None:
 
 def test_a_study_without_any_says_nothing_of_them(study: Path) -> None:
     frame = load_study(study, "compare")
-    assert further_scores(frame).empty
-    assert further_curves(frame) is None
-    assert "urther tests" not in render_tables(frame) + render_page(frame, load_history(study, "compare"))
-    assert "Published" not in render_markdown(frame)
+    assert Comparison(frame).further.empty
+    assert further_curves(Comparison(frame)) is None
+    assert "urther tests" not in render_tables(study_tables(Comparison(frame))) + page_of(
+        Comparison(frame, load_history(study, "compare"))
+    )
+    assert "Published" not in render_markdown(study_tables(Comparison(frame)))

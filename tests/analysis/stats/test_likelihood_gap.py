@@ -10,10 +10,13 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 
+from archbench.analysis.comparison import Comparison
 from archbench.analysis.load.study import load_history, load_study
-from archbench.analysis.report.page import render_page
-from archbench.analysis.stats.likelihood_gap import gap_grid, gaps
-from archbench.analysis.tables.text import render_markdown, render_tables
+from archbench.analysis.stats.likelihood_gap import gap_grid
+from archbench.analysis.tables.study_markdown import render_markdown
+from archbench.analysis.tables.study_tables import study_tables
+from archbench.analysis.tables.terminal import render_tables
+from tests.analysis.pages import page_of
 from tests.results import write_result
 
 DECODER = (2.0, 2.1, 2.2)
@@ -36,7 +39,7 @@ def study(write_run: Any, tmp_path: Path) -> Path:
 
 
 def test_gaps_are_paired_by_seed(study: Path) -> None:
-    found = gaps(load_study(study, "gap")).set_index("arm")
+    found = Comparison(load_study(study, "gap")).gaps.set_index("arm")
     assert list(found.index) == ["decoder", "diffusion"]  # a pseudo-likelihood has no gap
     bound = found.loc["diffusion"]
     assert bound["gap"] == pytest.approx((0.5 + 0.5 + 0.7) / 3)
@@ -50,29 +53,31 @@ def test_gaps_are_paired_by_seed(study: Path) -> None:
 
 def test_the_table_shows_classes_and_says_what_a_gap_is(study: Path) -> None:
     frame = load_study(study, "gap")
-    rows = gaps(frame)
+    rows = Comparison(frame).gaps
     assert "upper limit" in gap_grid(rows).title
     assert gap_grid(rows).rows == [
         ["decoder", "exact", "2.100 ± 0.248 (3)", "-", "-", "-"],
         ["diffusion", "bound", "≤ 2.667 ± 0.517 (3)", "0.0200", "0.567 ± 0.287", "1.269 ± 0.107"],
     ]
     for text in (
-        render_tables(frame),
-        render_markdown(frame),
-        render_page(frame, load_history(study, "gap")),
+        render_tables(study_tables(Comparison(frame))),
+        render_markdown(study_tables(Comparison(frame))),
+        page_of(Comparison(frame, load_history(study, "gap"))),
     ):
         assert "≤ 2.667" in text
         assert "an upper limit of the true gap" in " ".join(text.split())
-    assert "diffusion is better" not in render_tables(frame)  # the classes are still not ranked
+    assert "diffusion is better" not in render_tables(
+        study_tables(Comparison(frame))
+    )  # the classes are still not ranked
 
 
 def test_there_are_none_where_the_baseline_has_no_exact_score_or_the_data_differ(
     study: Path, write_run: Any
 ) -> None:
     frame = load_study(study, "gap")
-    assert gaps(frame.assign(baseline="encoder")).empty
-    assert gaps(frame.assign(baseline=None)).empty
-    assert gaps(frame.drop(columns="baseline")).empty  # a frame written before there were any
+    assert Comparison(frame.assign(baseline="encoder")).gaps.empty
+    assert Comparison(frame.assign(baseline=None)).gaps.empty
+    assert Comparison(frame.drop(columns="baseline")).gaps.empty  # a frame written before there were any
     other = frame["fingerprint"].where(frame["arm"] != "diffusion", "data-2")
-    assert gaps(frame.assign(fingerprint=other)).empty
-    assert gaps(frame[frame["likelihood"] != "bound"]).empty
+    assert Comparison(frame.assign(fingerprint=other)).gaps.empty
+    assert Comparison(frame[frame["likelihood"] != "bound"]).gaps.empty

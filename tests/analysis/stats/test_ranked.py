@@ -12,16 +12,16 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from archbench.analysis.comparison import Comparison
 from archbench.analysis.figures.tradeoffs import pareto_fronts
 from archbench.analysis.load.study import load_study
 from archbench.analysis.report.differences import panels
 from archbench.analysis.stats.arms import arm_table, ranked
-from archbench.analysis.stats.comparisons import UNLEARNED, comparisons
-from archbench.analysis.stats.versus_baseline import with_differences
-from archbench.analysis.stats.warnings import study_warnings
+from archbench.analysis.stats.pairs import UNLEARNED
 from archbench.analysis.tables.columns import verdict_text
 from archbench.analysis.tables.headings import how_compared
 from archbench.analysis.tables.sentences import answers
+from archbench.analysis.tables.study_tables import study_tables
 
 WriteRun = Callable[..., Path]
 MAJORITY = {"name": "majority", "metric": "answer_accuracy", "value": 0.1, "note": "always '0'"}
@@ -47,7 +47,7 @@ def test_a_model_below_a_shallow_baseline_is_ranked_and_one_that_guesses_is_not(
 ) -> None:
     frame = accuracies(write_run, tmp_path / "runs", s4=0.96, encoder=0.9, hybrid=0.85, guess=0.1)
     frame = with_lines(frame, MAJORITY, NEAREST)
-    arms = with_differences(frame).set_index("arm", drop=False)
+    arms = Comparison(frame).arms.set_index("arm", drop=False)
     assert arms.loc[["s4", "encoder", "hybrid", "guess"], "learned"].tolist() == [True, True, True, False]
     assert arms.loc["encoder", ["rank", "verdict", "below"]].tolist() == ["2", "worse", "nearest mean"]
     majority = "majority (0.100 answer accuracy)"
@@ -58,7 +58,7 @@ def test_a_model_below_a_shallow_baseline_is_ranked_and_one_that_guesses_is_not(
     assert f"guess has not learned the task and is not ranked: no better than {majority}." in sentence
     assert "encoder and hybrid are no better than nearest mean, a reference line." in sentence
     assert "nothing of its type" not in sentence
-    assert "a verdict takes" not in " ".join(how_compared(comparisons(frame)))
+    assert "a verdict takes" not in " ".join(how_compared(Comparison(frame).pairs))
 
 
 def test_lines_of_one_model_are_no_bar_for_another(write_run: WriteRun, tmp_path: Path) -> None:
@@ -85,14 +85,14 @@ def test_a_compressor_is_no_line_for_what_is_no_code_of_the_text(write_run: Writ
 
 
 def _sentences(folder: Path) -> list[str]:
-    return answers(with_differences(load_study(folder / "runs", "compare")))
+    return answers(Comparison(load_study(folder / "runs", "compare")).arms)
 
 
 def test_a_line_with_a_comma_in_its_name_is_one_line(write_run: WriteRun, tmp_path: Path) -> None:
     write_run("decoder", 0, 2.4)
     frame = load_study(tmp_path / "runs", "compare")
     line = {"name": "xz, 100,000 training tokens", "metric": "bits_per_byte", "value": 2.2}
-    [sentence] = answers(with_differences(with_lines(frame, line)))
+    [sentence] = answers(Comparison(with_lines(frame, line)).arms)
     assert sentence.endswith("None is better than the reference xz, 100,000 training tokens.")
 
 
@@ -112,7 +112,7 @@ def test_what_guesses_is_above_chance_in_half_of_all_cases_and_has_not_learned(
 
 def test_a_baseline_that_has_not_learned_is_said_to_be_both(write_run: WriteRun, tmp_path: Path) -> None:
     frame = accuracies(write_run, tmp_path / "runs", decoder=0.02, mamba=0.9, s4=0.5)
-    arms = with_differences(frame.assign(baseline="decoder")).set_index("arm", drop=False)
+    arms = Comparison(frame.assign(baseline="decoder")).arms.set_index("arm", drop=False)
     assert verdict_text(arms.loc["decoder"]) == "baseline, not learned"
     [sentence] = answers(arms.reset_index(drop=True))
     assert "mamba has the best mean" in sentence
@@ -138,7 +138,7 @@ def test_all_outputs_agree_on_who_is_ranked_and_on_why(
     seed: int, write_run: WriteRun, tmp_path: Path
 ) -> None:
     frame = drawn_frame(seed, write_run, tmp_path / "runs")
-    arms, pairs = with_differences(frame), comparisons(frame)
+    arms, pairs = Comparison(frame).arms, Comparison(frame).pairs
     scored = arms[(arms["kind"] == "arm") & (arms["seeds"] > 0)]
     here = set(scored.loc[ranked(scored), "arm"])
     text = " ".join(answers(arms))
@@ -147,11 +147,11 @@ def test_all_outputs_agree_on_who_is_ranked_and_on_why(
         cell = verdict_text(row)
         assert ("not learned" in cell) == (row["arm"] not in here)
         assert cell.startswith("baseline") == (row["arm"] == row["baseline"])
-    [unranked] = [w for w in study_warnings(frame) if "a trivial baseline is as good" in w] or [""]
+    [unranked] = [w for w in Comparison(frame).warnings if "a trivial baseline is as good" in w] or [""]
     for name in scored["arm"]:
         assert (f"{name} no better than majority" in unranked) == (name not in here)
-    assert {bar.arm for panel in panels(arms, frame) for bar in panel.bars} <= here
-    figure = pareto_fronts(frame)
+    assert {bar.arm for panel in panels(study_tables(Comparison(frame)), frame) for bar in panel.bars} <= here
+    figure = pareto_fronts(Comparison(frame))
     assert {trace.name for trace in figure.data if trace.name != "front"} <= here if figure else True
     if here and len(here) == len(scored) == 1:
         assert "there is nothing of its type to compare it with" in text
@@ -185,7 +185,7 @@ def test_a_model_of_text_must_beat_a_bigram(write_run: WriteRun, tmp_path: Path)
         {"name": name, "metric": "bits_per_byte", "value": value, "note": ""}
         for name, value in (("unigram", 4.75), ("bigram", 3.845), ("5-gram", 2.284))
     ]
-    arms = with_differences(with_lines(load_study(tmp_path / "runs", "compare"), *lines))
+    arms = Comparison(with_lines(load_study(tmp_path / "runs", "compare"), *lines)).arms
     learned = arms.set_index("arm")["learned"]
     assert learned[["mamba", "decoder", "encoder"]].tolist() == [True, True, False]
     [sentence] = answers(arms)

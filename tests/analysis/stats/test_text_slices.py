@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from archbench.analysis.comparison import Comparison
 from archbench.analysis.figures.text_slices import slice_gains
 from archbench.analysis.load.study import load_study
 from archbench.analysis.stats.text_slices import difference_error, run_slices, slice_sentences, slice_table
@@ -172,7 +173,7 @@ def test_the_tables_show_gains_and_mark_verdicts(sliced: Any) -> None:
 
 def test_the_figure_has_a_point_for_each_slice_of_each_model_but_the_baseline(sliced: Any) -> None:
     frame = sliced()
-    figure = slice_gains(slice_table(frame), frame)
+    figure = slice_gains(Comparison(frame))
     assert figure is not None
     assert {trace.name: list(trace.customdata) for trace in figure.data} == {
         "mamba": ["repeats", "new"], "s4": ["repeats", "new"]
@@ -184,7 +185,7 @@ def test_a_study_without_slices_has_none(study: Path) -> None:
     table = slice_table(frame)
     assert table.empty
     assert recall_grid(table) is None
-    assert slice_gains(table, frame) is None
+    assert slice_gains(Comparison(frame)) is None
     assert list(slice_grids(table)) == []
 
 

@@ -7,15 +7,16 @@ import pandas as pd
 import pytest
 from scipy import stats
 
+from archbench.analysis.comparison import Comparison
 from archbench.analysis.load.study import load_study
-from archbench.analysis.stats.versus_baseline import verdict_phrase, with_differences
+from archbench.analysis.stats.versus_baseline import verdict_phrase
 
 WriteRun = Callable[..., Path]
 
 
 def arms(runs: Path, baseline: str | None = None) -> pd.DataFrame:
     frame = load_study(runs, "compare")
-    table = with_differences(frame if baseline is None else frame.assign(baseline=baseline))
+    table = Comparison(frame if baseline is None else frame.assign(baseline=baseline)).arms
     return table.set_index(["task", "arm"], drop=False)
 
 

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
+from archbench.analysis.comparison import Comparison
 from archbench.analysis.load.study import load_study
-from archbench.analysis.stats.versus_baseline import with_differences
-from archbench.analysis.stats.warnings import study_warnings
 from archbench.analysis.tables.headings import held_equal
 from archbench.analysis.tables.latex import escape, render_latex
 from archbench.analysis.tables.sentences import answers
+from archbench.analysis.tables.study_tables import study_tables
 
 
 def rows_of(table: str) -> list[list[str]]:
@@ -27,7 +27,7 @@ def rows_of(table: str) -> list[list[str]]:
 
 
 def test_every_environment_is_closed_and_every_row_has_its_columns(study: Path) -> None:
-    text = render_latex(load_study(study, "compare"))
+    text = render_latex(study_tables(Comparison(load_study(study, "compare"))))
     opened: list[str] = []
     for kind, name in re.findall(r"\\(begin|end)\{(\w+)\}", text):
         if kind == "begin":
@@ -47,7 +47,7 @@ def test_every_environment_is_closed_and_every_row_has_its_columns(study: Path) 
 
 def test_verdicts_caption_sentences_and_warnings(study: Path) -> None:
     frame = load_study(study, "compare")
-    text = render_latex(frame)
+    text = render_latex(study_tables(Comparison(frame)))
     _, table = text.split(r"\caption{text, nano: bits per byte on test, lower is better.")
     assert table.startswith(f" {escape(held_equal(frame))}")
     cells = {row[0]: row for row in rows_of(table)}
@@ -55,7 +55,7 @@ def test_verdicts_caption_sentences_and_warnings(study: Path) -> None:
     assert {"moe", r"\textbf{decoder}", "s4"} <= set(cells)
     assert cells["s4"][2].startswith("worse $-$0.302 $\\pm$ ")
     assert cells[r"\textbf{decoder}"][1] == r"2.401 $\pm$ 0.022 (3)"
-    for words in (*answers(with_differences(frame[frame["task"] == "text"])), *study_warnings(frame)):
+    for words in (*answers(Comparison(frame[frame["task"] == "text"]).arms), *Comparison(frame).warnings):
         assert escape(words).rstrip(".") in table
 
 
@@ -74,6 +74,6 @@ def test_what_latex_takes_for_commands_is_escaped(text: str, escaped: str) -> No
 
 def test_a_message_cannot_become_a_command(write_run: Any, tmp_path: Path) -> None:
     write_run("mamba", 0, None, status="failed", message=r"\input{/etc/passwd} & more")
-    text = render_latex(load_study(tmp_path / "runs", "compare"))
+    text = render_latex(study_tables(Comparison(load_study(tmp_path / "runs", "compare"))))
     assert r"\input" not in text
     assert r"\textbackslash{}input\{/etc/passwd\} \& more" in text

@@ -8,11 +8,13 @@ from typing import Any
 
 import pytest
 
+from archbench.analysis.comparison import Comparison
 from archbench.analysis.load.study import load_history, load_study
-from archbench.analysis.report.page import render_page
 from archbench.analysis.tables.latex import render_latex
 from archbench.analysis.tables.markdown import escaped, table
-from archbench.analysis.tables.text import render_markdown
+from archbench.analysis.tables.study_markdown import render_markdown
+from archbench.analysis.tables.study_tables import study_tables
+from tests.analysis.pages import page_of
 
 HOSTILE = (
     "<img src=x onerror=alert(1)> <script>alert(1)</script> [x](javascript:alert(1)) ![y](http://e.org/p) "
@@ -51,14 +53,14 @@ def hostile(study: Path, write_run: Any) -> Path:
 
 
 def test_a_hostile_message_is_text_in_markdown(hostile: Path) -> None:
-    text = render_markdown(load_study(hostile, "compare"), wide=True)
+    text = render_markdown(study_tables(Comparison(load_study(hostile, "compare"))), wide=True)
     assert "onerror" in text
     assert not re.search(r"<(?=[A-Za-z/!?])|(?<!\\)`|\]\(|(?<!\\)\*\*|[\x00-\x09\x0b-\x1f\u202e]", text)
     assert len({line.count(" | ") for line in text.splitlines() if line.startswith("|")}) == 1
 
 
 def test_a_hostile_message_is_text_in_html(hostile: Path) -> None:
-    html = render_page(load_study(hostile, "compare"), load_history(hostile, "compare"))
+    html = page_of(Comparison(load_study(hostile, "compare"), load_history(hostile, "compare")))
     assert "onerror=alert(1)" in html
     assert "<img src=x" not in html
     assert "<script>alert" not in html
@@ -68,13 +70,13 @@ def test_a_hostile_message_is_text_in_html(hostile: Path) -> None:
 
 def test_a_hostile_name_is_text_in_figures(study: Path, write_run: Any) -> None:
     write_run("<a href='http:x'>m", 0)
-    html = render_page(load_study(study, "compare"), load_history(study, "compare"))
+    html = page_of(Comparison(load_study(study, "compare"), load_history(study, "compare")))
     assert "&lt;a href=" in html
     assert "<a href=" not in html
     assert "\\u003ca href" not in html
 
 
 def test_a_hostile_message_is_text_in_latex(hostile: Path) -> None:
-    text = render_latex(load_study(hostile, "compare"))
+    text = render_latex(study_tables(Comparison(load_study(hostile, "compare"))))
     assert r"\textbackslash{}input\{x\}" in text
     assert not re.search(r"[\x00-\x08\x0b-\x1f\u202e]", text)

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from archbench.analysis.comparison import Comparison
 from archbench.analysis.load.study import load_study
-from archbench.analysis.stats.versus_baseline import with_differences
 from archbench.analysis.tables.sentences import answers
 
 NOISE = (0.00, 0.01, -0.008, 0.004, -0.006)
@@ -26,7 +26,7 @@ def told(write_run: Any, tmp_path: Path) -> Any:
                 folder = write_run(name, seed, score, state_bytes=2000 if name == "mamba" else 64000)
                 if baseline is not None:
                     (folder / "config.yaml").write_text(f"study:\n  baseline: {baseline}\n")
-        [sentence] = answers(with_differences(load_study(tmp_path / "runs", "compare")))
+        [sentence] = answers(Comparison(load_study(tmp_path / "runs", "compare")).arms)
         return sentence
 
     return tell
@@ -65,7 +65,7 @@ def test_models_that_solve_a_task_are_named_without_a_winner(write_run: Any, tmp
     for name, scores in SOLVED.items():
         for seed, score in enumerate(scores):
             write_run(name, seed, score, task="recall", likelihood=None)
-    [sentence] = answers(with_differences(load_study(tmp_path / "runs", "compare")))
+    [sentence] = answers(Comparison(load_study(tmp_path / "runs", "compare")).arms)
     assert "recall, nano: decoder and moe solve the task. decoder has the best mean, 0.990" in sentence
     assert "Worse than decoder: s4" in sentence
 
@@ -81,7 +81,7 @@ def test_a_difference_of_solve_rates_is_told_from_one_of_scores(write_run: Any, 
         for seed, score in enumerate(scores):
             folder = write_run(name, seed, score, task="recall", likelihood=None)
             (folder / "config.yaml").write_text("study:\n  solved: 0.95\n")
-    [sentence] = answers(with_differences(load_study(tmp_path / "runs", "compare")))
+    [sentence] = answers(Comparison(load_study(tmp_path / "runs", "compare")).arms)
     assert "s4 by 1.000 [" in sentence
     assert "] in solve rate (p = 0." in sentence
     assert sentence.count("in solve rate") == 2
@@ -117,7 +117,7 @@ def test_where_nothing_is_learned_nothing_wins(write_run: Any, tmp_path: Path) -
     for seed in range(3):
         write_run("decoder", seed, 0.02, task="recall")
         write_run("mamba", seed, 0.01, task="recall")
-    [text] = answers(with_differences(load_study(tmp_path / "runs", "compare")))
+    [text] = answers(Comparison(load_study(tmp_path / "runs", "compare")).arms)
     not_learned = "no model has learned the task: none is better than any value (0.031 answer accuracy)."
     assert text == f"recall, nano: {not_learned}"
 
@@ -127,7 +127,7 @@ def test_where_data_differ_that_is_said_first_and_there_is_no_verdict(write_run:
         write_run("decoder", seed, 2.4 + seed / 100)
         write_run("mamba", seed, 2.2 + seed / 100, fingerprint="data-2")
     frame = load_study(tmp_path / "runs", "compare")
-    [sentence] = answers(with_differences(frame.assign(baseline="decoder")))
+    [sentence] = answers(Comparison(frame.assign(baseline="decoder")).arms)
     assert sentence.partition(": ")[2].startswith("No verdict, as the runs saw different data: mamba 2.210 ±")
     assert "decoder by" not in sentence
     assert "wins" not in sentence

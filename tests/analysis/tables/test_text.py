@@ -13,16 +13,16 @@ import yaml
 from rich.console import Console
 from rich.table import Table
 
+from archbench.analysis.comparison import Comparison
 from archbench.analysis.load.study import load_study
-from archbench.analysis.stats.computed import Computed
 from archbench.analysis.stats.grid import Grid
-from archbench.analysis.stats.versus_baseline import with_differences
-from archbench.analysis.tables.body import table_rows
-from archbench.analysis.tables.columns import MOST_COLUMNS, interval, table_columns
+from archbench.analysis.tables.body import table_body
+from archbench.analysis.tables.columns import MOST_COLUMNS, interval
 from archbench.analysis.tables.format import flops, seconds, si, size
 from archbench.analysis.tables.headings import held_equal
-from archbench.analysis.tables.terminal import grid_parts
-from archbench.analysis.tables.text import render_markdown, render_tables, study_text
+from archbench.analysis.tables.study_markdown import render_markdown
+from archbench.analysis.tables.study_tables import study_tables
+from archbench.analysis.tables.terminal import grid_parts, render_tables, study_text
 from archbench.experiments.runtime.console import WIDTH
 from tests.results import write_result
 
@@ -40,7 +40,7 @@ def line(text: str, arm: str, task: str = "text") -> str:
 
 
 def test_the_table_has_eight_columns_at_most_that_fit_80_characters(study: Path) -> None:
-    text = render_tables(load_study(study, "compare"))
+    text = render_tables(study_tables(Comparison(load_study(study, "compare"))))
     assert max(len(x) for x in text.splitlines()) <= WIDTH == 80
     assert "\x1b" not in text
     head, *_ = table(text)
@@ -55,13 +55,13 @@ def test_the_table_has_eight_columns_at_most_that_fit_80_characters(study: Path)
 
 def test_sentences_come_first_then_warnings_then_the_tables(study: Path) -> None:
     frame = load_study(study, "compare")
-    text = render_tables(frame)
+    text = render_tables(study_tables(Comparison(frame)))
     assert text.startswith("recall, nano: decoder wins with 0.991")
     places = [
         text.index(words) for words in ("text, nano, exact", "Study compare:", "Warning:", "Held equal")
     ]
     assert places == sorted(places)
-    markdown = render_markdown(frame)
+    markdown = render_markdown(study_tables(Comparison(frame)))
     assert markdown.startswith("- recall, nano: decoder wins with 0.991")
 
 
@@ -70,7 +70,7 @@ def test_the_first_line_of_a_table_says_what_is_held_equal(study: Path) -> None:
     words = (
         "Held equal: 200,000 non-embedding parameters (largest mismatch 0.30%); 205k training tokens; 5.00e11"
     )
-    lines = render_tables(frame).splitlines()
+    lines = render_tables(study_tables(Comparison(frame))).splitlines()
     first = lines.index("text, nano: bits per byte on test, lower is better") + 1
     assert " ".join(" ".join(lines[first : first + 2]).split()).startswith(words)
     assert "Held equal: 800 FLOPs per token;" in held_equal(
@@ -86,7 +86,7 @@ def test_cells_without_a_score_are_rows_with_their_reasons(study: Path, write_ru
     broken = write_run("gla", 0)
     (broken / "result.json").write_text('{"format": 1, "sta')
     write_run("rwkv", 0, None, status="refused", message="12 heads do not divide d_model=100")
-    text = " ".join(render_tables(load_study(study, "compare")).split())
+    text = " ".join(render_tables(study_tables(Comparison(load_study(study, "compare")))).split())
     for words in (
         "s4 diverged (0 of 3) seeds 0, 1, 2 diverged: loss is nan at step 40",
         "moe 2.390 (1 of 3) not compared: seed 1 oom: asked for 9 GiB, 8 GiB were free; seed 2 incomplete",
@@ -100,7 +100,7 @@ def test_cells_without_a_score_are_rows_with_their_reasons(study: Path, write_ru
 def test_below_a_baseline_that_learned_nothing_is_flagged_and_not_ranked(study: Path, write_run: Any) -> None:
     for seed in range(3):
         write_run("gla", seed, 0.03, task="recall")
-    text = render_tables(load_study(study, "compare"), wide=True)
+    text = render_tables(study_tables(Comparison(load_study(study, "compare"))), wide=True)
     assert "gla has not learned the task and is not ranked: no better than any value (" in " ".join(
         text.split()
     )
@@ -118,7 +118,7 @@ def test_settings_are_columns(write_run: Any, tmp_path: Path) -> None:
             (folder / "config.yaml").write_text(yaml.safe_dump({"backbone": backbone}))
     frame = load_study(tmp_path / "runs", "compare")
     assert set(frame["arm"]) == {"decoder heads=4 kind=rope", "decoder heads=1 kind=alibi"}
-    text = render_tables(frame)
+    text = render_tables(study_tables(Comparison(frame)))
     head, _, _, *lines = table(text)
     assert head.split()[:4] == ["model", "heads", "kind", "score,"]
     assert len(re.split(r"\s{2,}", head.strip())) <= MOST_COLUMNS
@@ -128,10 +128,10 @@ def test_settings_are_columns(write_run: Any, tmp_path: Path) -> None:
 
 def test_wide_has_all_columns_and_no_line_is_broken(study: Path) -> None:
     frame = load_study(study, "compare")
-    head, *_ = table(render_tables(frame, wide=True))
+    head, *_ = table(render_tables(study_tables(Comparison(frame)), wide=True))
     for name in ("likelihood", "rank", "p", "detectable", "seeds to decide", "error over items", "mismatch"):
         assert name in re.split(r"\s{2,}", head.strip())
-    decoder = line(render_tables(frame, wide=True), "decoder")
+    decoder = line(render_tables(study_tables(Comparison(frame)), wide=True), "decoder")
     assert decoder.endswith("+0.30%")
     assert len(decoder) > WIDTH
 
@@ -139,23 +139,27 @@ def test_wide_has_all_columns_and_no_line_is_broken(study: Path) -> None:
 def test_rendering_is_pure(study: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     frame = load_study(study, "compare")
     copy = frame.copy()
-    text = render_tables(frame)
+    text = render_tables(study_tables(Comparison(frame)))
     monkeypatch.setitem(os.environ, "COLUMNS", "40")
     monkeypatch.setitem(os.environ, "TERM", "dumb")
     monkeypatch.setitem(os.environ, "FORCE_COLOR", "1")
-    assert render_tables(frame.sample(frac=1, random_state=0)) == text
+    assert render_tables(study_tables(Comparison(frame.sample(frac=1, random_state=0)))) == text
     assert frame.equals(copy)
 
 
 @pytest.mark.parametrize("wide", [False, True])
 def test_markdown_holds_the_same_cells(study: Path, wide: bool) -> None:
     frame = load_study(study, "compare")
-    lines = [x for x in render_markdown(frame, wide=wide).splitlines() if x.startswith("|")]
-    for _, rows in with_differences(frame).groupby(["task", "scale"]):
-        columns = table_columns(rows, wide=wide)
-        assert {len(x.split(" | ")) for x in lines if "---" not in x} == {len(columns)}
-        for row in table_rows(rows, columns):
-            cells = row.filled + [""] * (len(columns) - len(row.filled))
+    lines = [
+        x
+        for x in render_markdown(study_tables(Comparison(frame)), wide=wide).splitlines()
+        if x.startswith("|")
+    ]
+    for _, rows in Comparison(frame).arms.groupby(["task", "scale"]):
+        body = table_body(rows) if wide else table_body(rows).narrow()[0]
+        assert {len(x.split(" | ")) for x in lines if "---" not in x} == {len(body.columns)}
+        for row in body.rows:
+            cells = row.filled + [""] * (len(body.columns) - len(row.filled))
             assert "| " + " | ".join(" ".join(cell.split()) for cell in cells) + " |" in lines
     assert "| *pseudo-likelihood* |" in "\n".join(lines)
 
@@ -164,19 +168,24 @@ def test_a_table_says_that_it_ranks_mixed_classes_as_one(study: Path) -> None:
     frame = load_study(study, "compare")
     asked = frame.assign(allow_mixed=True)
     note = "; exact, bound, pseudo ranked as one (--allow-mixed)"
-    for text in (render_tables(asked), render_markdown(asked)):
+    for text in (
+        render_tables(study_tables(Comparison(asked))),
+        render_markdown(study_tables(Comparison(asked))),
+    ):
         title = f"text, nano: bits per byte on test, lower is better{note} "
         assert title in " ".join(text.split())
         assert "recall, nano: answer accuracy on test, higher is better\n" in text
-    assert "worse -1.3" in line(render_tables(asked), "decoder")  # than the encoder, the best of all
-    alone = render_tables(frame)
+    assert "worse -1.3" in line(
+        render_tables(study_tables(Comparison(asked))), "decoder"
+    )  # than the encoder, the best of all
+    alone = render_tables(study_tables(Comparison(frame)))
     assert note not in alone
     assert "worse" not in line(alone, "decoder")
 
 
 def test_a_study_of_nothing_but_failures_is_a_table(write_run: Any, tmp_path: Path) -> None:
     write_run("mamba", 0, None, status="failed", message="a [bold]bug[/bold] | with marks")
-    text = render_tables(load_study(tmp_path / "runs", "compare"))
+    text = render_tables(study_tables(Comparison(load_study(tmp_path / "runs", "compare"))))
     assert "text, nano: no model has a score yet" in text
     assert "seed 0 failed: a [bold]bug[/bold] | with marks" in " ".join(text.split())
     assert "Held equal: 200,000 body parameters" in text
@@ -190,7 +199,7 @@ def test_long_names_wrap_and_nothing_is_cut(write_run: Any, tmp_path: Path) -> N
     reference = "a value of the context, at random, after all that was said before of keys and values"
     record["references"].append({"name": reference, "metric": "answer_accuracy", "value": 0.25, "note": ""})
     write_result(folder, record)
-    text = render_tables(load_study(tmp_path / "runs", "compare"))
+    text = render_tables(study_tables(Comparison(load_study(tmp_path / "runs", "compare"))))
     assert max(len(x) for x in text.splitlines()) <= WIDTH
     assert f"{reference} 0.250" in " ".join(text.split())
     assert "…" not in text
@@ -203,7 +212,7 @@ def test_equal_numbers_of_seeds_are_in_the_head_and_a_difference_of_zero_is_a_ti
     for seed, score in enumerate((0.4, 0.5, 0.6)):
         write_run("decoder", seed, score, task="recall", likelihood=None)
         write_run("mamba", seed, score, task="recall", likelihood=None)
-    text = render_tables(load_study(tmp_path / "runs", "compare"))
+    text = render_tables(study_tables(Comparison(load_study(tmp_path / "runs", "compare"))))
     head, *_ = table(text, "recall")
     assert "score, 3 seeds" in head
     assert re.search(r"mamba +0\.500 ± 0\.\d{3}  undecided, tie ± 0\.\d{3} ", line(text, "mamba", "recall"))
@@ -212,7 +221,7 @@ def test_equal_numbers_of_seeds_are_in_the_head_and_a_difference_of_zero_is_a_ti
 def test_verdicts_have_colours_on_a_terminal(study: Path) -> None:
     screen = StringIO()
     console = Console(file=screen, width=WIDTH, force_terminal=True, color_system="standard")
-    console.print(study_text(Computed(load_study(study, "compare"))), crop=False)
+    console.print(study_text(study_tables(Comparison(load_study(study, "compare")))), crop=False)
     assert re.search(r"mamba .*\x1b\[31mworse\x1b\[0m", screen.getvalue())
     plain = re.sub(r"\x1b\[[\d;]*m", "", screen.getvalue())
     assert max(map(len, plain.splitlines())) <= WIDTH

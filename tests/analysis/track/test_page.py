@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from archbench.analysis.stats.comparisons import UNLEARNED
+from archbench.analysis.stats.pairs import UNLEARNED
 from archbench.analysis.track.overview import overview
 from archbench.analysis.track.page import TrackResults, track_markdown
 from archbench.analysis.track.results import both_directions, score_table, tally, unbeaten

@@ -11,13 +11,12 @@ from typing import Any
 import pandas as pd
 import pytest
 
+from archbench.analysis.comparison import Comparison
 from archbench.analysis.figures.curves import learning_curves
 from archbench.analysis.load.study import load_history, load_study
-from archbench.analysis.report.page import Findings
-from archbench.analysis.stats.comparisons import comparisons
-from archbench.analysis.stats.versus_baseline import with_differences
-from archbench.analysis.stats.warnings import study_warnings
-from archbench.analysis.tables.text import markdown_table
+from archbench.analysis.report.page import Figures
+from archbench.analysis.tables.body import table_body
+from archbench.analysis.tables.study_markdown import markdown_table
 from archbench.analysis.weights_and_biases import dashboard
 from archbench.analysis.weights_and_biases.analysis_run import contents, rows, upload_analysis
 from tests import wandb_file
@@ -40,11 +39,11 @@ def no_network(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 def one_figure(monkeypatch: pytest.MonkeyPatch) -> None:
     """A study's figures take seconds to draw; most tests need no more than one."""
 
-    def learning(frame: pd.DataFrame, history: pd.DataFrame) -> Findings:
-        figures = {"learning_curves": learning_curves(frame, history), "speed": None}
-        return Findings(figures=figures, laws={}, speed=None)
+    def learning(comparison: Comparison) -> Figures:
+        interactive = {"learning_curves": learning_curves(comparison), "speed": None}
+        return Figures(interactive=interactive, images={}, laws={})
 
-    monkeypatch.setattr(dashboard, "find", learning)
+    monkeypatch.setattr(dashboard, "draw", learning)
 
 
 def dry_run(runs: Path, output: Path, *words: str) -> dict[str, Any]:
@@ -98,19 +97,19 @@ def test_lines_are_backbones_where_these_tell_the_arms_apart(
 def test_the_verdict_s_numbers_are_the_frame_s(study: Path, tmp_path: Path) -> None:
     found = dry_run(study, tmp_path / "out")
     frame = load_study(study, "compare")
-    table, arms = found["analysis"]["tables"]["verdict"], with_differences(frame)
+    table, arms = found["analysis"]["tables"]["verdict"], Comparison(frame).arms
     assert {"rank", "gain", "gain_p", "verdict"} <= set(table["columns"])
     assert table["columns"] == list(arms.columns)
     assert table["rows"] == json.loads(json.dumps(rows(arms)))
     results = found["analysis"]["tables"]["results"]
     scores = [row[results["columns"].index("score")] for row in results["rows"]]
     assert scores == [None if value != value else value for value in frame["score"]]
-    assert found["analysis"]["warnings"] == study_warnings(frame) != []
+    assert found["analysis"]["warnings"] == Comparison(frame).warnings != []
     blocks = found["report"]["view"]["spec"]["blocks"]
     (text,) = [b["content"] for b in blocks if b["type"] == "markdown-block" and "## recall" in b["content"]]
     for _, own in arms.groupby(["task", "scale"]):
-        assert "\n".join(markdown_table(own)) in text
-    for warning in study_warnings(frame):
+        assert "\n".join(markdown_table(table_body(own).narrow()[0])) in text
+    for warning in Comparison(frame).warnings:
         assert warning in text
 
 
@@ -136,7 +135,8 @@ def test_the_analysis_run_is_one_and_sent_again_only_when_it_changed(
 ) -> None:
     def send() -> str:
         frame, history = load_study(study, "compare"), load_history(study, "compare")
-        sent = contents(frame, dashboard.find(frame, history))
+        comparison = Comparison(frame, history)
+        sent = contents(comparison, dashboard.draw(comparison))
         return upload_analysis(study / "compare", sent, mode="offline", project="p", entity=None)
 
     def files() -> list[Path]:
@@ -149,7 +149,7 @@ def test_the_analysis_run_is_one_and_sent_again_only_when_it_changed(
     (row,) = wandb_file.history(path)
     frame = load_study(study, "compare")
     table = json.loads((path.parent / "files" / row["tables/verdict/path"]).read_text())
-    arms = with_differences(frame.drop(columns=["path", "command"]))
+    arms = Comparison(frame.drop(columns=["path", "command"])).arms
     assert table["columns"] == list(arms.columns)
     assert table["data"] == json.loads(json.dumps(rows(arms)))
     figure = path.parent / "files" / row["figures/learning_curves/path"]
@@ -160,7 +160,7 @@ def test_the_analysis_run_is_one_and_sent_again_only_when_it_changed(
     assert {name.split(".")[1] for name in held} == {"csv", "parquet"}
     assert pd.read_parquet(held["results.parquet"])["score"].equals(frame["score"])
     assert pd.read_csv(held["verdict.csv"])["verdict"].dropna().tolist() == arms["verdict"].dropna().tolist()
-    assert len(pd.read_parquet(held["comparisons.parquet"])) == len(comparisons(frame))
+    assert len(pd.read_parquet(held["comparisons.parquet"])) == len(Comparison(frame).pairs)
     write_run("decoder", 3, 2.41)
     assert send() == "uploaded"
     assert {wandb_file.run_record(each).run_id for each in files()} == {"analysis-compare"}

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from archbench.analysis.stats.compute.multiplier import Comparison, Curve, Multiplier, compare_compute
+from archbench.analysis.stats.compute.multiplier import ComputeComparison, Curve, Multiplier, compare_compute
 
 BUDGETS = (1e11, 1e12, 1e13)
 
@@ -139,7 +139,7 @@ def test_the_verdict_follows_the_rule(
         Multiplier(flops=10.0**i, budget=10.0**i, value=(low * high) ** 0.5, bound="", low=low, high=high)
         for i, (low, high) in enumerate(intervals)
     )
-    comparison = Comparison(multipliers=multipliers, slope=0, slope_low=-1, slope_high=slope_high)
+    comparison = ComputeComparison(multipliers=multipliers, slope=0, slope_low=-1, slope_high=slope_high)
     assert comparison.verdict == verdict
 
 
@@ -148,7 +148,7 @@ def test_a_crossing_is_interpolated() -> None:
         Multiplier(flops=flops, budget=flops, value=value, bound="", low=value, high=value)
         for flops, value in ((1e10, 4.0), (1e12, 0.25))
     )
-    comparison = Comparison(multipliers=multipliers, slope=0, slope_low=0, slope_high=0)
+    comparison = ComputeComparison(multipliers=multipliers, slope=0, slope_low=0, slope_high=0)
     assert comparison.crossing == pytest.approx(1e11)
     assert comparison.verdict == "crosses"
 

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from archbench.analysis.comparison import Comparison
 from archbench.analysis.stats.compute.multipliers import budgets, compute_multipliers
 from archbench.analysis.tables.compute import compute_grids, over_compute
 
@@ -98,7 +99,7 @@ def test_of_no_lead_nothing_is_shared() -> None:
 def test_a_part_of_a_lead_is_given_at_the_largest_budget_of_each_model() -> None:
     frame = study({**LEADS, "s4": (0.4, 0.2, 0.1)})
     frame = frame[(frame["arm"] != "s4") | (frame["scale"] != "1e+12")]
-    (sentence,) = over_compute(frame, compute_multipliers(frame))
+    (sentence,) = over_compute(Comparison(frame))
     assert re.search(
         r"decoder_canon has \S+ \[.*?\] of the lead of mamba at 1e12 FLOPs, "
         r"and \S+ \[.*?\] of the lead of s4 at 1e11 FLOPs\.$",
@@ -134,7 +135,7 @@ def test_an_unfinished_budget_is_left_out() -> None:
 
 def test_sentence_and_table_have_the_multipliers() -> None:
     frame = study(LEADS)
-    (sentence,) = over_compute(frame, compute_multipliers(frame))
+    (sentence,) = over_compute(Comparison(frame))
     assert sentence.startswith("text, exact likelihoods, bits per byte from 1e10 to 1e12 training FLOPs: ")
     assert (
         "mamba is ahead of decoder, but its lead shrinks with compute: for the same score decoder" in sentence

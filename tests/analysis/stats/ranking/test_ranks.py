@@ -9,13 +9,11 @@ from pathlib import Path
 import pytest
 from scipy import stats
 
+from archbench.analysis.comparison import Comparison
 from archbench.analysis.load.arm_names import config_differences
 from archbench.analysis.load.study import load_history, load_study
 from archbench.analysis.stats.arms import arm_table
-from archbench.analysis.stats.comparisons import comparisons
 from archbench.analysis.stats.ranking.ranks import (
-    baseline_gains,
-    levels_reached,
     ranks,
 )
 
@@ -38,7 +36,7 @@ def test_levels_are_reached_on_straight_lines(write_run: WriteRun, tmp_path: Pat
     for folder in (tmp_path / "runs" / "compare").glob("*-*/s0"):
         (folder / "config.yaml").write_text("study: {baseline: decoder}\n")
     frame, history = load_study(tmp_path / "runs", "compare"), load_history(tmp_path / "runs", "compare")
-    found = levels_reached(frame, history)
+    found = Comparison(frame, history).levels
     assert sorted(found["level"].unique()) == pytest.approx([2 + i / 4 for i in range(8)])
     mamba = found[found["arm"] == "mamba"].set_index(found[found["arm"] == "mamba"]["level"].round(6))
     # The decoder is at 2 after 3 FLOPs; mamba, half way from 3 to 1, after 1.5.
@@ -51,13 +49,13 @@ def test_a_level_that_a_seed_misses_has_no_row(write_run: WriteRun, tmp_path: Pa
     with_curve(write_run("decoder", 0, 2.0), [4.0, 2.0])
     with_curve(write_run("mamba", 0, 3.0), [4.0, 3.0])
     frame, history = load_study(tmp_path / "runs", "compare"), load_history(tmp_path / "runs", "compare")
-    found = levels_reached(frame, history)
+    found = Comparison(frame, history).levels
     assert found[found["arm"] == "mamba"]["level"].min() == pytest.approx(3.0)
 
 
 def test_places_are_shared_by_what_is_not_separated(study: Path) -> None:
     frame = load_study(study, "compare")
-    arms, pairs = arm_table(frame), comparisons(frame)
+    arms, pairs = arm_table(frame), Comparison(frame).pairs
     here = arms[arms["task"] == "text"]
     found = ranks(here, pairs[pairs["task"] == "text"])
     # decoder and mamba are closer than their noise; both are separated from s4; the others stand alone.
@@ -79,7 +77,7 @@ def test_gains_are_signed_towards_better(write_run: WriteRun, tmp_path: Path) ->
         write_run("mamba", seed, 0.4 + noise + seed / 100, task="recall")
     for folder in (tmp_path / "runs" / "compare").glob("*-*/s0"):
         (folder / "config.yaml").write_text("study: {baseline: decoder}\n")
-    gains = baseline_gains(load_study(tmp_path / "runs", "compare")).set_index("task")
+    gains = Comparison(load_study(tmp_path / "runs", "compare")).gains.set_index("task")
     assert gains.loc["text", "gain"] == pytest.approx(0.09)  # fewer bits are better
     assert gains.loc["recall", "gain"] == pytest.approx(-0.09)
     oracle = stats.ttest_ind([2.0, 2.1, 2.3], [1.9, 2.01, 2.22], equal_var=False).confidence_interval(0.95)

@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from archbench.analysis.comparison import Comparison
 from archbench.analysis.load.study import load_study
 from archbench.analysis.stats.targets.performance_profile import across_tasks, task_scores
-from archbench.analysis.tables.text import render_markdown
+from archbench.analysis.tables.study_markdown import render_markdown
+from archbench.analysis.tables.study_tables import study_tables
 
 TASKS = ("copying", "induction", "recall")
 
@@ -48,7 +50,7 @@ def test_a_diverged_run_counts_as_the_worst(probes: Path) -> None:
 
 
 def test_the_tables_show_it(probes: Path) -> None:
-    text = render_markdown(load_study(probes, "compare"))
+    text = render_markdown(study_tables(Comparison(load_study(probes, "compare"))))
     assert "## Across 3 tasks, nano: shares, higher is better" in text
     assert "| mamba | 0.530 [" in text
     assert "| 0.000 [0.000, 0.000] | 9 | 0 |" in text

@@ -8,9 +8,11 @@ import pandas as pd
 import pytest
 
 from archbench.analysis.compare import main
+from archbench.analysis.comparison import Comparison
 from archbench.analysis.load.study import load_history, load_study
 from archbench.analysis.stats.targets.steps_to_loss import first_reached, steps_grid, with_steps
-from archbench.analysis.tables.text import render_tables
+from archbench.analysis.tables.study_tables import study_tables
+from archbench.analysis.tables.terminal import render_tables
 
 
 def curve(*values: float) -> pd.DataFrame:
@@ -71,15 +73,19 @@ def test_every_arm_is_in_the_table_and_one_that_misses_the_score_says_so(raced: 
 
 
 def test_all_outputs_show_it_and_a_study_that_does_not_ask_has_none(raced: Path) -> None:
-    assert "not reached" not in render_tables(load_study(raced, "compare"))
+    assert "not reached" not in render_tables(study_tables(Comparison(load_study(raced, "compare"))))
     assert main([f"runs={raced}"]) == 0
     folder = raced / "compare" / "analysis"
     for name in ("table.md", "compare.html"):
         assert "not reached (1 of 2)" in (folder / name).read_text()
     frame = with_steps(load_study(raced, "compare"), load_history(raced, "compare"))
     written = pd.read_parquet(folder / "results.parquet")
-    assert "not reached (1 of" in render_tables(written)  # the rest may be on the next line of its cell
-    assert render_tables(written) == render_tables(frame), "the table is a function of the frame on disk"
+    assert "not reached (1 of" in render_tables(
+        study_tables(Comparison(written))
+    )  # the rest may be on the next line of its cell
+    assert render_tables(study_tables(Comparison(written))) == render_tables(
+        study_tables(Comparison(frame))
+    ), "the table is a function of the frame on disk"
 
 
 def test_a_study_that_names_no_arm_of_its_own_is_told_so(

@@ -11,8 +11,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from archbench.analysis.comparison import Comparison
 from archbench.analysis.load.study import load_study
-from archbench.analysis.stats.comparisons import comparisons
 from archbench.analysis.stats.verdicts.documents import document_interval, document_totals
 from archbench.analysis.stats.verdicts.pair_errors import Array
 from tests.results import write_result
@@ -68,7 +68,7 @@ def study(write_run: WriteRun, runs: Path, gains: list[float]) -> pd.DataFrame:
 
 
 def verdict(frame: pd.DataFrame) -> list[object]:
-    [pair] = comparisons(frame).to_dict("records")
+    [pair] = Comparison(frame).pairs.to_dict("records")
     return [pair["model"], pair["verdict"], pair["separated"], pair["reason"]]
 
 

@@ -6,7 +6,6 @@ import pandas as pd
 
 from archbench.analysis.load.scale_order import scale_groups
 from archbench.analysis.stats.arms import (
-    arm_table,
     declared_baseline,
     in_finished_arms,
     mixed_data,
@@ -34,7 +33,7 @@ UNLEARNED = "none of these has learned the task"
 """Reason if neither model beats the reference lines that need no learning."""
 
 
-def comparisons(frame: pd.DataFrame, arms: pd.DataFrame | None = None) -> pd.DataFrame:
+def pair_verdicts(frame: pd.DataFrame, arms: pd.DataFrame) -> pd.DataFrame:
     """Return the verdicts between models of one task, scale and likelihood type; columns: ``COLUMNS``.
 
     The family, over which p-values and intervals are corrected, is every model against ``study.baseline``
@@ -48,10 +47,9 @@ def comparisons(frame: pd.DataFrame, arms: pd.DataFrame | None = None) -> pd.Dat
 
     Args:
         frame: runs.
-        arms: their ``arm_table``, if it is there already.
+        arms: their ``arm_table``.
     """
     rows: list[dict[str, object]] = []
-    arms = arm_table(frame) if arms is None else arms
     for (task, scale), group in scale_groups(frame):
         if mixed_data(group):
             continue
