@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from archbench.architectures.kernels.backend import PACKAGES, import_problem
+from archbench.architectures.kernels.mamba_ssm import PACKAGES, import_problem
 from archbench.architectures.layers.context import Context
 from archbench.architectures.mixers.mamba import SelectiveConfig, SelectiveSSM
 from archbench.architectures.mixers.mamba2 import SSD, SSDConfig

@@ -24,7 +24,7 @@ from archbench.architectures.backbones.mamba2 import Mamba2, Mamba2Config
 from archbench.architectures.backbones.masked_diffusion import MaskedDiffusion, MaskedDiffusionConfig
 from archbench.architectures.backbones.moe import MoE, MoEConfig
 from archbench.architectures.backbones.stack import Stack
-from archbench.architectures.kernels.backend import import_problem
+from archbench.architectures.kernels.mamba_ssm import import_problem
 from archbench.architectures.layers.attention.config import AttentionConfig
 from archbench.architectures.layers.moe.config import ExpertsConfig
 from archbench.experiments.benchmark.timing import Stopwatch

@@ -20,8 +20,7 @@ import torch
 from machine import Page, add_outputs, as_markdown, machine_line, read_arguments, settle
 
 from archbench.architectures.kernels.cpu import where
-from archbench.experiments.benchmark.timing import quartiles
-from archbench.experiments.runtime.kernel_choice import (
+from archbench.architectures.kernels.cpu.measure import (
     Case,
     activation_case,
     attention_case,
@@ -32,6 +31,7 @@ from archbench.experiments.runtime.kernel_choice import (
     rotary_case,
     scan_cases,
 )
+from archbench.experiments.benchmark.timing import quartiles
 
 WARM = 2
 TURN_SECONDS = 0.02

@@ -37,14 +37,14 @@ def train(backbone: str, task: str, *more: str) -> None:
     from machine import settle
     from overhead import NEVER, Harness, compose, plan, silence
 
-    from archbench.architectures.kernels import pointwise  # also of that checkout
+    from archbench.architectures import fast_paths  # also of that checkout
 
     settle(1)
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         overrides = (f"backbone={backbone}", f"task={task}", f"runs={folder}", "device=cpu")
         never = (f"trainer.checkpoint_every={NEVER}", f"trainer.log_every={NEVER}")
         settings = compose("study=compare", "study.tuned=null", *overrides, *never, *more)
-        pointwise.choose(settings.device.kernels)
+        fast_paths.choose(settings.device.kernels)
         with silence():
             harness = Harness(settings, plan(settings), stack)
             harness.step()

@@ -20,8 +20,8 @@ from peer_configs import FAMILIES, Shape
 from torch import Tensor, nn
 
 from archbench.architectures.backbone import Backbone
-from archbench.architectures.kernels.pointwise import cross_entropy
 from archbench.architectures.layers.block import Block
+from archbench.architectures.layers.cross_entropy import cross_entropy
 from archbench.architectures.pretrained import load_folder
 from archbench.experiments.training.parallel.block_wrapping import compile_block
 

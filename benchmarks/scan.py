@@ -27,7 +27,6 @@ from growth import CONTEXTS, FAMILIES, GROWTH_LENGTHS, report_growth
 from machine import Page, add_outputs, as_markdown, machine_line, read_arguments, settle
 from torch import Tensor, nn
 
-from archbench.architectures.kernels.backend import SCAN_PATHS
 from archbench.architectures.layers.context import Context
 from archbench.architectures.mixers.mamba import SelectiveConfig, SelectiveSSM
 from archbench.architectures.mixers.mamba2 import SSD, SSDConfig
@@ -54,7 +53,7 @@ class Candidate:
 def ours(kind: str, d_model: int, length: int) -> Iterator[Candidate]:
     """Our layer on each path that can run here."""
     context = Context(positions_BT=torch.arange(length)[None])
-    for path in (path for path in SCAN_PATHS if path not in ("auto", "mamba_ssm")):
+    for path in ("cpp", "torch", "reference"):
         layer: SelectiveSSM | SSD
         if kind == "mamba":
             layer = SelectiveSSM(d_model, SelectiveConfig(scan=path))

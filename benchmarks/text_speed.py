@@ -24,7 +24,7 @@ import numpy as np
 from machine import Page, add_outputs, as_markdown, at_least_one, machine_line, read_arguments, settle
 from overhead import NEVER, Harness, compose, plan, silence, take_turns
 
-from archbench.architectures.kernels import pointwise
+from archbench.architectures import fast_paths
 
 BUDGETS = {
     4e10: ("laptop", "a"), 1.3e11: ("laptop", "b"), 4e11: ("laptop", "c"), 1.3e12: ("cpu_text", "d"),
@@ -73,7 +73,7 @@ def harness(flops: float, model: str, folder: str, stack: ExitStack) -> Harness:
         f"study={study}", f"variant={variant}", f"backbone={backbone}", f"study.values.rung={rung}",
         f"runs={folder}/{model}", f"trainer.checkpoint_every={NEVER}", f"trainer.log_every={NEVER}",
     )  # fmt: skip
-    pointwise.choose(settings.device.kernels)
+    fast_paths.choose(settings.device.kernels)
     trained = Harness(settings, plan(settings), stack)
     trained.step()
     return trained

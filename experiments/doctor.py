@@ -75,15 +75,15 @@ def _kernel_problem(module: str) -> str:
     """Return why the kernels of a package cannot be called; empty if they can."""
     if module not in ("mamba_ssm", "fla"):
         return ""
-    from archbench.architectures.kernels import backend, fla
+    from archbench.architectures import fast_paths
 
-    return backend.import_problem() if module == "mamba_ssm" else fla.import_problem()
+    return "" if fast_paths.source(module) is None else fast_paths.problem(module)
 
 
 def _machine() -> Iterator[tuple[str, str]]:
     import torch
 
-    from archbench.architectures.kernels.cpu.build import problem
+    from archbench.architectures.fast_paths import kernel, problem
     from archbench.experiments.runtime.machine import free_memory, total_memory, usable_cores
     from archbench.experiments.runtime.memory import allocator_problem
 
@@ -96,7 +96,7 @@ def _machine() -> Iterator[tuple[str, str]]:
     if reason:
         yield "--", f"no C++ kernels ({reason}): PyTorch's own are used, which are slower"
     else:
-        yield from _kernels()
+        yield from (("ok", line) for line in kernel("description")())
     if reason := allocator_problem():
         yield "--", f"no caching allocator ({reason}): steps with tensors above 32 MiB are slower on a CPU"
     if torch.cuda.is_available():
@@ -107,21 +107,6 @@ def _machine() -> Iterator[tuple[str, str]]:
     else:
         yield "--", "no GPU that PyTorch can use"
     yield "ok", f"{free_memory() / 2**30:.1f} of {total_memory() / 2**30:.1f} GiB of memory free"
-
-
-def _kernels() -> Iterator[tuple[str, str]]:
-    from archbench.architectures.kernels.cpu import build, where
-    from archbench.experiments.runtime.kernel_choice import measure_unless_known
-
-    name = build.instruction_set()
-    if name in where.SMALLEST:
-        yield "ok", f"C++ kernels are built for {name}, and used where they were measured to be faster"
-        return
-    measure_unless_known()
-    yield "ok", f"C++ kernels are built for {name}; used where this machine measured {where.GAIN} or more:"
-    for kernel, ratios in where.measured_here().items():
-        speedups = ", ".join(f"{ratio:.2f} in {column}" for column, ratio in ratios.items())
-        yield "ok", f"  {kernel}: {speedups} times as fast as PyTorch"
 
 
 def _folders() -> Iterator[tuple[str, str]]:

@@ -36,8 +36,9 @@ from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
 import archbench
-from archbench.architectures.kernels import backend, fla
-from archbench.architectures.kernels.cpu import build as cpu_build
+from archbench.architectures import fast_paths
+from archbench.architectures.kernels import fla
+from archbench.architectures.kernels import mamba_ssm as backend
 from archbench.architectures.layers.attention import functional
 from archbench.experiments.evaluation.measure import measure
 from archbench.experiments.objectives.decoding.sampling import SamplingConfig
@@ -280,7 +281,7 @@ def set_up(name: str) -> None:
     nn.Module.to = moved  # type: ignore[assignment,method-assign]
     run_module.torch_device = lambda name: DEVICE
     functional._compiled_flex = lambda: dense_flex_attention
-    cpu_build.problem = lambda: "a test uses another device"
+    fast_paths._off = "a test uses another device"
 
 
 def _without_a_driver() -> None:

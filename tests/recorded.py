@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from archbench.architectures.kernels.cpu import build
+from archbench.architectures import fast_paths
 
 READING = {Tensor.tolist, Tensor.numpy, Tensor.cpu}
 """Ways to read a tensor that on a CPU are no operation, and so are seen as they are called."""
@@ -38,7 +38,7 @@ INDEXING = {"index", "index_put", "index_put_", "_index_put_impl_"}
 
 def without_cpp_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     """From now on nothing runs in C++ kernels, which there are on a CPU only: PyTorch's operations remain."""
-    monkeypatch.setattr(build, "problem", lambda: "a test wants to see every operation")
+    monkeypatch.setattr(fast_paths, "_off", "a test wants to see every operation")
 
 
 class Recorded(TorchDispatchMode):

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from archbench.architectures.backbone import Capabilities, ModelInputs, Output, linear_flops, no_source
 from archbench.architectures.backbones.transformer import Transformer, TransformerConfig, finish_logits
-from archbench.architectures.kernels.pointwise import ACTIVATIONS
+from archbench.architectures.layers.activations import ACTIVATIONS
 from archbench.architectures.layers.attention.config import AttentionConfig
 from archbench.architectures.layers.block import BlockConfig
 from archbench.architectures.layers.context import Context

@@ -39,17 +39,17 @@ from archbench.architectures.backbones.transformer import (
     shared_kernels,
 )
 from archbench.architectures.decoding_state import DecodingState
-from archbench.architectures.kernels.cpu.decode.dispatch import (
+from archbench.architectures.fast_paths import path
+from archbench.architectures.layers.attention.multi_head import CrossAttention
+from archbench.architectures.layers.block import Auxiliary, Block, add_losses, feedforwards, join_layers
+from archbench.architectures.layers.context import Context
+from archbench.architectures.layers.cross_attention_block import CrossAttentionBlock
+from archbench.architectures.layers.decode_steps import (
     CompiledDecodingState,
     compile_decode_steps,
     decoding_path,
     select_decode_steps,
 )
-from archbench.architectures.kernels.pointwise import path
-from archbench.architectures.layers.attention.multi_head import CrossAttention
-from archbench.architectures.layers.block import Auxiliary, Block, add_losses, feedforwards, join_layers
-from archbench.architectures.layers.context import Context
-from archbench.architectures.layers.cross_attention_block import CrossAttentionBlock
 from archbench.architectures.layers.embedding import Embedding
 from archbench.architectures.layers.feedforward import FeedForwardConfig
 from archbench.architectures.layers.layer_pattern import check_pattern, expand_pattern

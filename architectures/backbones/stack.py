@@ -30,12 +30,6 @@ from archbench.architectures.backbone import (
 )
 from archbench.architectures.backbones.canon_positions import add_canon
 from archbench.architectures.decoding_state import DecodingState, History
-from archbench.architectures.kernels.cpu.decode.dispatch import (
-    CompiledDecodingState,
-    compile_decode_steps,
-    decoding_path,
-    select_decode_steps,
-)
 from archbench.architectures.layers.block import (
     Block,
     FeedForward,
@@ -46,6 +40,12 @@ from archbench.architectures.layers.block import (
 )
 from archbench.architectures.layers.canon import check_letters
 from archbench.architectures.layers.context import Context
+from archbench.architectures.layers.decode_steps import (
+    CompiledDecodingState,
+    compile_decode_steps,
+    decoding_path,
+    select_decode_steps,
+)
 from archbench.architectures.layers.mixture_of_depths import RoutedBlock, check_carried
 from archbench.architectures.layers.normalization import RMSNorm
 

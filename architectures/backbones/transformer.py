@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from archbench.architectures.backbones.stack import Stack, StackConfig
-from archbench.architectures.kernels.pointwise import path
+from archbench.architectures.fast_paths import path
 from archbench.architectures.layers.attention.config import AttentionConfig
 from archbench.architectures.layers.attention.differential import DifferentialAttention
 from archbench.architectures.layers.attention.forgetting import ForgettingAttention

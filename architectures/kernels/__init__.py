@@ -1,1 +1,1 @@
-"""Fast implementations of the operations of layers, and the selection among them."""
+"""Kernels: other implementations of operations than PyTorch's. Without this package all else works."""

@@ -14,9 +14,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from archbench.architectures.fast_paths import implements, path
 from archbench.architectures.kernels.cpu.transformer_ops import SeenKeys, cpp_attention, seen_keys
 from archbench.architectures.kernels.cpu.where import NEVER, AttentionRule, attention_rule
-from archbench.architectures.kernels.pointwise import path
 
 LONGEST = 2048
 """Keys up to which it was measured; a block's scores for more of them would leave the processor's cache."""
@@ -26,6 +26,7 @@ EVEN = 4
 """PyTorch's trains slowly where this does not divide the width of a head."""
 
 
+@implements("attention")
 def blockwise(
     q_BHTE: Tensor,
     k_BGSE: Tensor,

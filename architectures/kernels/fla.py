@@ -16,11 +16,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from archbench.architectures.kernels import backend
-from archbench.architectures.kernels.backend import call_problem, kernel
+from archbench.architectures.fast_paths import Scan, implements
+from archbench.architectures.kernels.mamba_ssm import call_problem, kernel
 
-PATHS = ("auto", "fla", "cpp", "torch", "reference")
-"""Paths of the scans with a matrix state that have no other kernels."""
 DEVICES = ("cuda",)
 """Types of the devices that Triton compiles for."""
 WIDTHS = range(16, 257)
@@ -53,15 +51,31 @@ def _wrong_triton() -> str:
     return ""
 
 
-def check_installed(path: str) -> None:
-    """Raise ValueError where ``path`` is ``fla`` or ``cpp`` and its kernels cannot be called."""
-    if path == "cpp":
-        backend.check_installed(path)
-    if path == "fla" and (problem := import_problem()):
+def problem() -> str:
+    """Return why the kernels cannot be called; empty where they can."""
+    return import_problem()
+
+
+def check() -> None:
+    """Raise ValueError where the kernels cannot be called."""
+    if reason := import_problem():
         raise ValueError(
-            f"scan=fla needs the kernels of fla-core, which cannot be used ({problem}): {INSTALL}, "
+            f"scan=fla needs the kernels of fla-core, which cannot be used ({reason}): {INSTALL}, "
             "or set scan=auto"
         )
+
+
+def unable(scan: Scan) -> str:
+    """Return the reason why the kernels cannot compute a scan; empty if they can."""
+    device, dtype = scan.operand.device.type, scan.operand.dtype
+    if device not in DEVICES or dtype == torch.float64:
+        return f"{dtype} on {device} (only float32 or less on {DEVICES[0]})"
+    return scan.unsupported or ("" if scan.heads is None else unsupported_widths(*scan.heads))
+
+
+def preferred(scan: Scan) -> bool:
+    """Return True where the kernels can be called, except in PyTorch's deterministic mode."""
+    return not torch.are_deterministic_algorithms_enabled() and not import_problem()
 
 
 def unsupported_widths(key: int, value: int) -> str:
@@ -71,36 +85,7 @@ def unsupported_widths(key: int, value: int) -> str:
     return f"heads with keys of width {key} and values of width {value} (only {WIDTHS.start} to {WIDTHS[-1]})"
 
 
-def resolve_path(path: str, operand: Tensor, unsupported: str = "", *, portable: str = "") -> str:
-    """Return the path that runs a scan with a matrix state.
-
-    Args:
-        path: the configured one. ``auto`` is ``fla`` where it is installed and supports the call, except in
-            PyTorch's deterministic mode, else ``cpp`` on a CPU with a C++ compiler where it is faster, else
-            ``torch``.
-        operand: a tensor with the device and dtype of all operands.
-        unsupported: what this call needs and the kernels do not support; empty if they support everything.
-        portable: name of the scan's kernel in C++ in ``cpu.where``; empty if there is none.
-
-    Raises:
-        ValueError: ``fla`` or ``cpp`` is configured and cannot run.
-    """
-    if path == "cpp":
-        return backend.resolve_path(path, operand)
-    if path not in ("auto", "fla"):
-        return path
-    if operand.device.type not in DEVICES or operand.dtype == torch.float64:
-        unsupported = f"{operand.dtype} on {operand.device.type} (only float32 or less on {DEVICES[0]})"
-    check_installed(path)
-    if path == "fla":
-        if unsupported:
-            raise ValueError(f"scan=fla cannot do {unsupported}: set scan=auto or scan=torch")
-        return path
-    if unsupported or torch.are_deterministic_algorithms_enabled() or import_problem():
-        return backend.portable_path(portable, operand) if portable else "torch"
-    return "fla"
-
-
+@implements("gated_linear_attention", "fla")
 def gated_linear_attention(
     q_BTHK: Tensor, k_BTHK: Tensor, v_BTHV: Tensor, log_decay_BTHK: Tensor, initial_BHKV: Tensor | None
 ) -> tuple[Tensor, Tensor]:
@@ -109,6 +94,7 @@ def gated_linear_attention(
     return _call("fla.ops.gla", q_BTHK, k_BTHK, v_BTHV, log_decay_BTHK, initial_BHKV)
 
 
+@implements("delta_rule", "fla")
 def delta_rule(
     q_BTHK: Tensor,
     k_BSHK: Tensor,
@@ -137,6 +123,7 @@ def delta_rule(
     return y_BSHV[:, updates - 1 :: updates], last_BHKV
 
 
+@implements("dplr", "fla")
 def dplr(
     q_BTHK: Tensor,
     k_BTHK: Tensor,
@@ -152,6 +139,7 @@ def dplr(
     return _call("fla.ops.rwkv7", *operands, initial_BHKV)
 
 
+@implements("ssd", "fla")
 def ssd(
     x_BTHP: Tensor,
     delta_BTH: Tensor,

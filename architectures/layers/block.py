@@ -6,21 +6,14 @@ Shapes: B batch, T length, D d_model.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Protocol, Self
 
 import torch
 from torch import Tensor, nn
 
 from archbench.architectures.backbone import Flops, linear_flops
-from archbench.architectures.kernels.cpu.decode.dispatch import (
-    Branch,
-    DecodeSpec,
-    ResidualSpec,
-    Step,
-    UnsupportedError,
-)
 from archbench.architectures.layers.canon import Canon, filtered
 from archbench.architectures.layers.context import Context
 from archbench.architectures.layers.normalization import NORMS, MakeNorm, for_products
@@ -31,6 +24,9 @@ BALANCE_SUMS = "balance_sums"
 """Key of a table (3, X) among the losses of a layer of experts, with ``balance=all_layers``. It is no loss:
 the backbone adds up the tables of its layers, and ``join_layers`` replaces their sum by the loss."""
 PLACEMENTS = ("pre", "post", "sandwich", "output")
+Step = Callable[[Tensor, Any, Context], Tensor]
+"""Maps the residual stream (B, T, D) before a block, the state of the layer and the context to the stream
+after."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,6 +92,9 @@ class Mixer(nn.Module, ABC):
 
     accepts_low_precision_input: ClassVar[bool] = False
     """True where only matrix products read the input: under autocast it may come in their precision."""
+    decode_kernel: ClassVar[str] = ""
+    """Operation of ``fast_paths`` that returns the kernel of ``step``, with its norms and the sum, for one
+    token of each row; empty for none."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -135,14 +134,6 @@ class Mixer(nn.Module, ABC):
         """Return the output for the next T positions, given by ``context``; advance ``state`` in place."""
         raise ValueError(f"{type(self).__name__} cannot decode step by step")
 
-    def decode_branch(self, spec: DecodeSpec, residual: ResidualSpec) -> Branch:
-        """Return the C++ kernel of ``step``, with its norms and the sum, for one token of each row.
-
-        Raises:
-            UnsupportedError: there is none for such a layer, or not with its settings.
-        """
-        raise UnsupportedError(type(self).__name__)
-
     def state_bytes(self, length: int, bytes_per_element: int) -> int:
         """Return the bytes of this layer's state for one sequence after ``length`` tokens."""
         return 0
@@ -160,6 +151,8 @@ class FeedForward(nn.Module, ABC):
     """True where only matrix products read the input: under autocast it may come in their precision."""
     num_experts: int = 0
     """Routed experts; 0 for a dense layer."""
+    decode_kernel: ClassVar[str] = ""
+    """As ``Mixer.decode_kernel``."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -181,10 +174,6 @@ class FeedForward(nn.Module, ABC):
     def flops(self, length: int) -> Flops:
         """Return the forward FLOPs of one sequence."""
         return Flops(linear=linear_flops(self, length))
-
-    def decode_branch(self, spec: DecodeSpec, residual: ResidualSpec) -> Branch:
-        """Return the C++ kernel of this layer for one token of each row; see ``Mixer.decode_branch``."""
-        raise UnsupportedError(type(self).__name__)
 
     def initialise(self, num_branches: int) -> None:
         """Initialise what the general initialisation must not."""
@@ -254,6 +243,27 @@ class Residual(nn.Module):
             return y_BTD
         kept_B11 = torch.rand(y_BTD.shape[0], 1, 1, device=y_BTD.device) >= self.skip
         return y_BTD * kept_B11 / (1 - self.skip)
+
+
+class UnsupportedError(Exception):
+    """A layer cannot be decoded by kernels; the reason."""
+
+
+class Branch(Protocol):
+    """A residual branch for one token: adds a function of ``read_BD`` to ``stream_BD``."""
+
+    def __call__(self, read_BD: Tensor, stream_BD: Tensor, state: Any, context: Context) -> None: ...
+
+
+class BranchMaker(Protocol):
+    """Makes the residual branches of one decoding state from kernels."""
+
+    def branch(self, layer: Mixer | FeedForward, residual: Residual, norm: nn.Module | None) -> Branch:
+        """Return the kernel of a layer's step, with its norms (``norm`` of its input) and the sum.
+
+        Raises:
+            UnsupportedError: there is none for such a layer, or not with its settings.
+        """
 
 
 class Block(nn.Module):
@@ -336,19 +346,17 @@ class Block(nn.Module):
         z_BTD, auxiliary = self.feedforward(filtered(self, "C", read_BTD, context), context)
         return self.feedforward_residual.add(y_BTD, z_BTD), auxiliary
 
-    def decode_step(self, spec: DecodeSpec) -> Step:
-        """Return ``step`` for one token of each row, in evaluation, by the C++ kernels.
+    def decode_step(self, maker: BranchMaker) -> Step:
+        """Return ``step`` for one token of each row, in evaluation, by kernels.
 
         Raises:
             UnsupportedError: a layer of the block has no kernel.
         """
         norm = self.mixer_residual.before
-        branches = [self.mixer.decode_branch(spec, spec.residual(self.mixer_residual, norm))]
+        branches = [maker.branch(self.mixer, self.mixer_residual, norm)]
         if self.feedforward is not None and self.feedforward_residual is not None:
             norm = norm if self.shared_norm else self.feedforward_residual.before
-            branches.append(
-                self.feedforward.decode_branch(spec, spec.residual(self.feedforward_residual, norm))
-            )
+            branches.append(maker.branch(self.feedforward, self.feedforward_residual, norm))
 
         def step(x_B1D: Tensor, state: Any, context: Context) -> Tensor:
             read_BD = x_B1D[:, 0].contiguous()

@@ -14,8 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from archbench.architectures.kernels import pointwise
-from archbench.architectures.kernels.cpu.mamba_ops import cpp_convolution
+from archbench.architectures.fast_paths import kernel, uses_cpp
 from archbench.architectures.layers.context import Context
 
 KERNEL = 4
@@ -41,9 +40,9 @@ class Canon(nn.Conv1d):
             return self._continued(x_BTC, context.windows[self.path], context.valid_BT)
         documents = context.documents_BT is not None or context.lengths is not None
         weight_C1K = self.weight_C1K()
-        if not self.lookahead and pointwise.uses_cpp("scan", x_BTC, weight_C1K):
+        if not self.lookahead and uses_cpp("scan", x_BTC, weight_C1K):
             positions_BT = context.positions_BT if documents else None
-            return cpp_convolution(x_BTC, weight_C1K[:, 0], None, positions_BT, then="add")
+            return kernel("convolution")(x_BTC, weight_C1K[:, 0], None, positions_BT, then="add")
         read_BTC = x_BTC
         if self.lookahead and context.valid_BT is not None:
             read_BTC = x_BTC * context.valid_BT[..., None]

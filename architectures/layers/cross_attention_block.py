@@ -10,9 +10,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from archbench.architectures.kernels.cpu.decode.dispatch import DecodeSpec, Step
 from archbench.architectures.layers.attention.multi_head import CrossAttention
-from archbench.architectures.layers.block import Auxiliary, Block, BlockConfig, FeedForward, Mixer, Residual
+from archbench.architectures.layers.block import (
+    Auxiliary,
+    Block,
+    BlockConfig,
+    BranchMaker,
+    FeedForward,
+    Mixer,
+    Residual,
+    Step,
+)
 from archbench.architectures.layers.canon import filtered
 from archbench.architectures.layers.context import Context
 from archbench.architectures.layers.normalization import MakeNorm
@@ -54,9 +62,9 @@ class CrossAttentionBlock(Block):
         mixed_BTD = self.mixer.step(filtered(self, "A", input_BTD, context), mixer_state, context)
         return self._after(x_BTD, mixed_BTD, state["source"], context)[0]
 
-    def decode_step(self, spec: DecodeSpec) -> Step:
+    def decode_step(self, maker: BranchMaker) -> Step:
         mixer, cross, feedforward = (
-            layer.decode_branch(spec, spec.residual(residual, residual.before))
+            maker.branch(layer, residual, residual.before)
             for layer, residual in (
                 (self.mixer, self.mixer_residual),
                 (self.cross, self.cross_residual),

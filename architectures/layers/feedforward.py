@@ -10,9 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from archbench.architectures.kernels.cpu.decode.dispatch import Branch, DecodeSpec, ResidualSpec
-from archbench.architectures.kernels.cpu.decode.transformer import dense_branch
-from archbench.architectures.kernels.pointwise import ACTIVATIONS, Activation, LimitedActivation
+from archbench.architectures.layers.activations import ACTIVATIONS, Activation, LimitedActivation
 from archbench.architectures.layers.block import Auxiliary, FeedForward
 from archbench.architectures.layers.canon import filtered
 from archbench.architectures.layers.context import Context
@@ -68,6 +66,7 @@ class DenseFeedForward(FeedForward):
     """``down(activation(up(x)))``, or with a gate (Shazeer 2020, arXiv 2002.05202)."""
 
     accepts_low_precision_input = True
+    decode_kernel = "decode dense"
 
     def __init__(self, d_model: int, d_ff: int, config: FeedForwardConfig | None = None) -> None:
         super().__init__()
@@ -89,9 +88,6 @@ class DenseFeedForward(FeedForward):
             return self.down(self.activation(up_BTF)), {}
         gate_BTF = filtered(self, "gate", self.gate(x_BTD), context)
         return self.down(self.activation.times(gate_BTF, up_BTF)), {}
-
-    def decode_branch(self, spec: DecodeSpec, residual: ResidualSpec) -> Branch:
-        return dense_branch(self, spec, residual)
 
     @torch.no_grad()
     def initialise(self, num_branches: int) -> None:

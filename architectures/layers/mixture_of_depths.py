@@ -25,8 +25,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from archbench.architectures.backbone import Flops, init_normal, linear_flops
-from archbench.architectures.kernels.cpu.decode.dispatch import DecodeSpec, Step, UnsupportedError
-from archbench.architectures.layers.block import Auxiliary, Block, Mixer
+from archbench.architectures.layers.block import Auxiliary, Block, BranchMaker, Mixer, Step, UnsupportedError
 from archbench.architectures.layers.context import Context, restart
 from archbench.architectures.layers.precise_linear import PreciseLinear
 
@@ -198,7 +197,7 @@ class RoutedBlock(Block):
         weight_BK1 = self.router.score(read_BKD)
         return selection.add(x_BTD, weight_BK1 * (z_BKD - read_BKD))
 
-    def decode_step(self, spec: DecodeSpec) -> Step:
+    def decode_step(self, maker: BranchMaker) -> Step:
         raise UnsupportedError("a mixture of depths")
 
     def flops(self, length: int) -> Flops:

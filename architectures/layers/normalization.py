@@ -8,13 +8,25 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
-from archbench.architectures.kernels.pointwise import rms_norm
+from archbench.architectures.fast_paths import PRECISIONS, kernel, uses_cpp
 
 NORMS = ("rmsnorm", "rmsnorm_offset", "layernorm", "layernorm_no_bias")
 
 MakeNorm = Callable[[], nn.Module]
+
+
+def rms_norm(x: Tensor, weight: Tensor, eps: float, dtype: torch.dtype | None = None) -> Tensor:
+    """RMSNorm over the last dimension (Zhang and Sennrich 2019, arXiv 1910.07467), times ``weight``.
+
+    ``dtype`` is that of the result; None for that of x.
+    """
+    dtype = dtype or x.dtype
+    if dtype in PRECISIONS and uses_cpp("rms_norm", x, weight):
+        return kernel("rms_norm")(x, weight, eps, dtype)
+    return F.rms_norm(x, weight.shape, weight, eps).to(dtype)
 
 
 class RMSNorm(nn.RMSNorm):

@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from archbench.architectures.kernels.cpu.transformer_ops import cpp_rotate
-from archbench.architectures.kernels.pointwise import uses_cpp
+from archbench.architectures.fast_paths import kernel, uses_cpp
 from archbench.architectures.layers.context import Context
 from archbench.architectures.layers.layer_pattern import (
     check_pattern,
@@ -204,7 +203,9 @@ class Rotary:
         x_BTHE = x_BHTE.transpose(1, 2)  # as a projection leaves it
         if x_BTHE.is_contiguous() and uses_cpp("rotary", x_BTHE, *tables):
             cos_PR, sin_PR = (table.flatten(0, 2) for table in tables)
-            return cpp_rotate(x_BTHE, cos_PR, sin_PR, interleaved=self.interleaved).transpose(1, 2)
+            rotate = kernel("rotate")
+            y_BTHE: Tensor = rotate(x_BTHE, cos_PR, sin_PR, interleaved=self.interleaved)
+            return y_BTHE.transpose(1, 2)
         return rotate_by_torch(x_BHTE, *tables, interleaved=self.interleaved)
 
     @property

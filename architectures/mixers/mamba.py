@@ -18,17 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from archbench.architectures.backbone import Flops, linear_flops
-from archbench.architectures.kernels.backend import (
-    SCAN_STATES,
-    check_installed,
-    check_path,
-    convolution_unable,
-    resolve_path,
-)
-from archbench.architectures.kernels.cpu.decode.dispatch import Branch, DecodeSpec, ResidualSpec
-from archbench.architectures.kernels.cpu.decode.ssm import mamba_branch
-from archbench.architectures.kernels.cpu.mamba_ops import cpp_finish
-from archbench.architectures.kernels.pointwise import uses_cpp
+from archbench.architectures.fast_paths import Scan, check_installed, check_path, kernel, scan_path, uses_cpp
 from archbench.architectures.layers.block import MixerConfig
 from archbench.architectures.layers.canon import filtered
 from archbench.architectures.layers.context import Context
@@ -40,6 +30,9 @@ from archbench.architectures.layers.ssm.recurrent import (
     draw_time_steps,
 )
 from archbench.architectures.layers.ssm.selective_scan import selective_scan, selective_scan_flops
+
+SOURCES = ("mamba_ssm", "cpp")
+"""Paths with kernels of the scan, the preferred one first."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +70,7 @@ class SelectiveConfig(MixerConfig):
     path. The convolution and the gate use the same path."""
 
     def __post_init__(self) -> None:
-        check_path(self.scan)
+        check_path(self.scan, SOURCES)
         for name in ("d_inner", "dt_rank", "d_state"):
             value = getattr(self, name)
             if value is not None and value < 1:
@@ -102,6 +95,7 @@ class SelectiveSSM(RecurrentMixer):
     """The Mamba mixer."""
 
     projections = ("input", "out")
+    decode_kernel = "decode mamba"
 
     def __init__(self, d_model: int, config: SelectiveConfig, *, norm_eps: float = 1e-5) -> None:
         super().__init__()
@@ -186,7 +180,7 @@ class SelectiveSSM(RecurrentMixer):
                 path=path,
             )
             if path == "cpp" and uses_cpp("skip and gate", y_BTC, u_wide, gate_BTC):
-                return cpp_finish(y_BTC, u_wide, gate_BTC, self.D_C).to(u_BTC.dtype), last_BCN
+                return kernel("finish")(y_BTC, u_wide, gate_BTC, self.D_C).to(u_BTC.dtype), last_BCN
             y_BTC = y_BTC + self.D_C * u_wide
         return y_BTC.to(u_BTC.dtype) * F.silu(gate_BTC), last_BCN
 
@@ -194,14 +188,16 @@ class SelectiveSSM(RecurrentMixer):
         """Return the path of the scan for such an operand; ``mamba_ssm`` cannot continue a state."""
         if continued and self.config.scan == "mamba_ssm":
             return "torch"
-        unable = convolution_unable(self.D_C.shape[0], self.config.conv_width)
-        if self.config.d_state > SCAN_STATES:
-            unable = f"d_state={self.config.d_state} (at most {SCAN_STATES})"
-        if self.config.negative_eigenvalues:
-            unable = "eigenvalues below zero"
+        unsupported = "eigenvalues below zero" if self.config.negative_eigenvalues else ""
         if packed or continued:
-            unable = "packed documents" if packed else "a state to continue"
-        return resolve_path(self.config.scan, operand, unable)
+            unsupported = "packed documents" if packed else "a state to continue"
+        scan = Scan(
+            operand=operand,
+            convolution=(self.D_C.shape[0], self.config.conv_width),
+            state=self.config.d_state,
+            unsupported=unsupported,
+        )
+        return scan_path(self.config.scan, scan, SOURCES)
 
     def scan_path(self) -> str:
         return self.path(self.D_C)
@@ -212,9 +208,6 @@ class SelectiveSSM(RecurrentMixer):
         if self.convolution is None:
             return {"ssm": ssm}
         return {"window": self.convolution.start(batch_size), "ssm": ssm}
-
-    def decode_branch(self, spec: DecodeSpec, residual: ResidualSpec) -> Branch:
-        return mamba_branch(self, spec, residual)
 
     def flops(self, length: int) -> Flops:
         channels, state = self.A_log_CN.shape

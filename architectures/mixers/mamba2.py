@@ -16,18 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from archbench.architectures.backbone import Flops, linear_flops
-from archbench.architectures.kernels import fla
-from archbench.architectures.kernels.backend import (
-    SCAN_PATHS,
-    check_installed,
-    check_path,
-    convolution_unable,
-    resolve_path,
-)
-from archbench.architectures.kernels.cpu.decode.dispatch import Branch, DecodeSpec, ResidualSpec
-from archbench.architectures.kernels.cpu.decode.ssm import mamba2_branch
-from archbench.architectures.kernels.cpu.mamba_ops import cpp_finish
-from archbench.architectures.kernels.pointwise import uses_cpp
+from archbench.architectures.fast_paths import Scan, check_installed, check_path, kernel, scan_path, uses_cpp
 from archbench.architectures.layers.canon import filtered
 from archbench.architectures.layers.context import Context
 from archbench.architectures.layers.ssm.causal_conv1d import CausalConvolution, convolved
@@ -41,6 +30,8 @@ from archbench.architectures.layers.ssm.recurrent import (
 from archbench.architectures.layers.ssm.ssd import ssd, ssd_flops
 
 NORMS = ("after_gate", "before_gate", "none")
+SOURCES = ("mamba_ssm", "cpp", "fla")
+"""Paths with kernels of the scan, the preferred one first; a device has kernels of one or two of them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,7 +72,7 @@ class SSDConfig(HeadsConfig):
     gate and the norm take the same path, or PyTorch with ``fla``."""
 
     def __post_init__(self) -> None:
-        check_path(self.scan, (*SCAN_PATHS, "fla"))
+        check_path(self.scan, SOURCES)
         if self.norm not in NORMS:
             raise ValueError(f"norm={self.norm!r} must be one of {', '.join(NORMS)}")
         for name in ("num_heads", "head_dim", "d_state", "num_groups", "chunk"):
@@ -128,11 +119,11 @@ class SSD(RecurrentMixer):
     """The Mamba-2 mixer."""
 
     projections = ("input", "out")
+    decode_kernel = "decode mamba2"
 
     def __init__(self, d_model: int, config: SSDConfig, *, norm_eps: float = 1e-5) -> None:
         super().__init__()
         check_installed(config.scan)
-        fla.check_installed(config.scan)
         config = config.resolved(d_model)
         assert config.head_dim is not None
         assert config.d_state is not None
@@ -221,8 +212,8 @@ class SSD(RecurrentMixer):
             D_I = self.D_H.repeat_interleave(y_BTHP.shape[-1])
             y_BTI, x_BTI = y_BTHP.flatten(-2), x_BTHP.flatten(-2)
             if self.norm is None:
-                return cpp_finish(y_BTI, x_BTI, gate_BTI, D_I)
-            return cpp_finish(
+                return kernel("finish")(y_BTI, x_BTI, gate_BTI, D_I)
+            return kernel("finish")(
                 y_BTI,
                 x_BTI,
                 gate_BTI,
@@ -237,15 +228,14 @@ class SSD(RecurrentMixer):
 
     def path(self, operand: Tensor, *, packed: bool = False) -> str:
         """Return the path of the scan for such an operand."""
-        negative = "eigenvalues below zero" if self.config.negative_eigenvalues else ""
-        path = self.config.scan
-        if path != "fla":
-            unable = convolution_unable(sum(self.convolved), self.config.conv_width, packed=packed)
-            path = resolve_path(path, operand, negative or unable)
-        if path == "fla" or (path == "torch" and self.config.scan == "auto"):
-            widths = fla.unsupported_widths(self.d_state, self.channels // self.config.num_heads)
-            return fla.resolve_path(self.config.scan, operand, negative or widths)
-        return path
+        scan = Scan(
+            operand=operand,
+            convolution=(sum(self.convolved), self.config.conv_width),
+            heads=(self.d_state, self.channels // self.config.num_heads),
+            packed=packed,
+            unsupported="eigenvalues below zero" if self.config.negative_eigenvalues else "",
+        )
+        return scan_path(self.config.scan, scan, SOURCES)
 
     def scan_path(self) -> str:
         return self.path(self.D_H)
@@ -257,9 +247,6 @@ class SSD(RecurrentMixer):
         if self.convolution is None:
             return {"ssm": ssm}
         return {"window": self.convolution.start(batch_size), "ssm": ssm}
-
-    def decode_branch(self, spec: DecodeSpec, residual: ResidualSpec) -> Branch:
-        return mamba2_branch(self, spec, residual)
 
     def flops(self, length: int) -> Flops:
         heads = self.config.num_heads

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from archbench.architectures.backbone import Flops, linear_flops
-from archbench.architectures.kernels.backend import check_installed, check_path, portable_path, resolve_path
+from archbench.architectures.fast_paths import Scan, check_installed, check_path, scan_path
 from archbench.architectures.layers.canon import filtered
 from archbench.architectures.layers.context import Context
 from archbench.architectures.layers.ssm.heads_config import HeadsConfig
@@ -28,6 +28,9 @@ from archbench.architectures.layers.ssm.recurrent import (
     draw_time_steps,
 )
 from archbench.architectures.layers.ssm.trapezoid import TrapezoidState, trapezoid, trapezoid_flops
+
+SOURCES = ("cpp",)
+"""Paths with kernels of the recurrence with one input."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +61,7 @@ class Mamba3Config(HeadsConfig):
     (plain loop), or ``auto``: ``cpp`` with one input where it can run and is faster, else ``torch``."""
 
     def __post_init__(self) -> None:
-        check_path(self.scan, ("auto", "cpp", "torch", "reference"))
+        check_path(self.scan, SOURCES)
         if self.scan == "cpp" and self.mimo_rank > 1:
             raise ValueError(f"scan=cpp needs mimo_rank=1, not {self.mimo_rank}: set scan=auto or scan=torch")
         for name in ("num_heads", "head_dim", "d_state", "num_groups", "mimo_rank", "chunk", "A_floor"):
@@ -120,11 +123,8 @@ class Mamba3(RecurrentMixer):
 
     def path(self, operand: Tensor) -> str:
         """Return the path of the scan for such an operand."""
-        if self.config.scan == "cpp":
-            return resolve_path("cpp", operand)
-        if self.config.scan != "auto":
-            return self.config.scan
-        return "torch" if self.config.mimo_rank > 1 else portable_path("linear attention", operand)
+        sources = () if self.config.mimo_rank > 1 else SOURCES
+        return scan_path(self.config.scan, Scan(operand=operand, kernel="linear attention"), sources)
 
     def project(self, x_BTD: Tensor) -> tuple[Tensor, ...]:
         return (self.input(x_BTD),)

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from archbench.architectures.backbone import Flops, linear_flops
-from archbench.architectures.kernels.backend import PORTABLE_PATHS, check_path
+from archbench.architectures.fast_paths import check_path
 from archbench.architectures.layers.block import MixerConfig
 from archbench.architectures.layers.canon import filtered
 from archbench.architectures.layers.context import Context
@@ -40,7 +40,7 @@ class MLSTMConfig(MixerConfig):
     """Path of the recurrence: ``torch`` (chunked matrix form), ``reference`` (plain loop), ``auto``."""
 
     def __post_init__(self) -> None:
-        check_path(self.scan, PORTABLE_PATHS)
+        check_path(self.scan)
         for name in ("num_heads", "expand_k", "expand_v", "normaliser_eps"):
             if getattr(self, name) <= 0:
                 raise ValueError(f"{name}={getattr(self, name)} must be positive")

@@ -17,11 +17,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from archbench.architectures.backbone import Flops, linear_flops
-from archbench.architectures.kernels import fla
-from archbench.architectures.kernels.backend import check_path
+from archbench.architectures.fast_paths import Scan, check_installed, check_path, scan_path
 from archbench.architectures.layers.block import MixerConfig
 from archbench.architectures.layers.canon import filtered
 from archbench.architectures.layers.context import Context
+from archbench.architectures.layers.linear_attention.base import SOURCES
 from archbench.architectures.layers.linear_attention.dplr import dplr, dplr_flops
 from archbench.architectures.layers.ssm.recurrent import RecurrentMixer, State, document_starts
 
@@ -53,7 +53,7 @@ class RWKV7Config(MixerConfig):
     ``cpp`` where it can run and is faster, else ``torch``."""
 
     def __post_init__(self) -> None:
-        check_path(self.scan, fla.PATHS)
+        check_path(self.scan, SOURCES)
         for name in ("num_heads", *RANKS):
             value = getattr(self, name)
             if value is not None and value < 1:
@@ -108,7 +108,7 @@ class RWKV7(RecurrentMixer):
 
     def __init__(self, d_model: int, config: RWKV7Config, *, norm_eps: float = 1e-5) -> None:
         super().__init__()
-        fla.check_installed(config.scan)
+        check_installed(config.scan)
         config = config.resolved(d_model)
         self.heads, self.width = config.num_heads, config.head_width(d_model)
         self.scan = config.scan
@@ -144,8 +144,8 @@ class RWKV7(RecurrentMixer):
 
     def path(self, operand: Tensor) -> str:
         """Return the path of the recurrence for such an operand."""
-        unsupported = fla.unsupported_widths(self.width, self.width)
-        return fla.resolve_path(self.scan, operand, unsupported, portable="linear attention")
+        heads = (self.width, self.width)
+        return scan_path(self.scan, Scan(operand=operand, kernel="linear attention", heads=heads), SOURCES)
 
     def scan_path(self) -> str:
         return self.path(self.out.weight)

@@ -14,8 +14,8 @@ from typing import Any
 
 import torch
 
+from archbench.architectures import fast_paths
 from archbench.architectures.backbone import Backbone
-from archbench.architectures.kernels.cpu import build
 from archbench.experiments.benchmark.infilling import Blanks, Sampler
 from archbench.experiments.benchmark.memory_limit import limited
 from archbench.experiments.benchmark.timing import matmul_rate, memory_rate, quartiles
@@ -35,7 +35,7 @@ def measure(tree: dict[str, Any]) -> dict[str, Any]:
     chosen, cell = typed(DeviceConfig, tree["device"], "device"), typed(CellConfig, tree["cell"], "")
     device = torch_device(chosen.name)
     configure_process(threads=chosen.threads, kernels=chosen.kernels)
-    build.problem()  # builds the kernels first, because a compiler needs memory
+    fast_paths.problem()  # builds the kernels first, because a compiler needs memory
     base = peak_memory(device)
     with limited(device, cell.memory_limit):
         torch.manual_seed(0)

@@ -18,8 +18,8 @@ from torch import Tensor
 
 from archbench.architectures.backbone import Backbone
 from archbench.architectures.decoding_state import DecodingState
-from archbench.architectures.kernels.cpu.decode.dispatch import ROWS
-from archbench.architectures.kernels.pointwise import cross_entropy
+from archbench.architectures.layers.cross_entropy import cross_entropy
+from archbench.architectures.layers.decode_steps import ROWS
 from archbench.experiments.benchmark.timing import Stopwatch, is_stable
 from archbench.experiments.runtime.device import autocast, inference
 from archbench.experiments.training.optimizers.adamw import AdamW

@@ -29,7 +29,7 @@ AXIS_UNITS = {
 """Unit of a size, by axis."""
 PRECISIONS = ("fp32", "bf16")
 KERNELS = ("auto", "torch", "cpp")
-"""Implementations of operations between matrix products; see ``architectures.kernels.pointwise``."""
+"""Implementations of operations between matrix products; see ``architectures.fast_paths``."""
 AUTO = "auto"
 MOST_LAYERS = 1024
 """Maximum number of layers: solving for the width of more takes minutes."""

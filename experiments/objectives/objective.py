@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from archbench.architectures.backbone import Backbone, Capabilities, Output, flat_indices, to_device
-from archbench.architectures.kernels.pointwise import cross_entropy
+from archbench.architectures.layers.cross_entropy import cross_entropy
 from archbench.experiments.data.tokenizers.vocabulary import Vocabulary
 from archbench.experiments.runtime.errors import DataError
 from archbench.experiments.runtime.seeds import torch_seed

@@ -23,8 +23,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from archbench.architectures import fast_paths
 from archbench.architectures.backbone import Backbone, Flops, Output
-from archbench.architectures.kernels import pointwise
 from archbench.architectures.layers.block import FeedForward, Mixer
 from archbench.architectures.layers.mixture_of_depths import RoutedBlock
 from archbench.experiments.config.structured import PACKAGE
@@ -353,9 +353,9 @@ def flop_problem(model: Backbone, planned: Backbone, view: View) -> str | None:
 
 def _pass_problem(model: Backbone, stated: Flops, view: View, training: bool, short: set[str]) -> str | None:
     """Return what a pass computes that is not stated, or None. Adds to ``short`` as ``_stated_problem``."""
-    counter, rows, kernels = ProductCounter(model, view), len(view.tokens_BT), pointwise.chosen()
+    counter, rows, kernels = ProductCounter(model, view), len(view.tokens_BT), fast_paths.chosen()
     whole = Flops(linear=rows * stated.linear, attention=rows * stated.attention, mixer=rows * stated.mixer)
-    pointwise.choose("torch")  # what C++ computes is not counted
+    fast_paths.choose("torch")  # what C++ computes is not counted
     try:
         with watched(model, counter) as parts, sdpa_kernel(SDPBackend.MATH), counter:
             with torch.set_grad_enabled(training):
@@ -368,7 +368,7 @@ def _pass_problem(model: Backbone, stated: Flops, view: View, training: bool, sh
             if training:
                 _run_backward(output)
     finally:
-        pointwise.choose(kernels)
+        fast_paths.choose(kernels)
         model.zero_grad()
     if model.capabilities.blockwise:
         # Layers count all pairs, and the model those that its blocks allow.

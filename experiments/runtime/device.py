@@ -12,8 +12,7 @@ from contextlib import contextmanager
 import torch
 from torch import nn
 
-from archbench.architectures.kernels import pointwise
-from archbench.architectures.kernels.cpu import build, where
+from archbench.architectures import fast_paths
 from archbench.experiments.runtime.errors import ConfigError
 from archbench.experiments.runtime.memory import keep_freed_memory
 
@@ -46,14 +45,10 @@ def configure_process(*, threads: int | None, kernels: str, deterministic: bool 
         torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS reads it at the first product
     keep_freed_memory()
-    if kernels != "torch" and not build.problem() and build.instruction_set() not in where.SMALLEST:
-        from archbench.experiments.runtime.kernel_choice import (
-            measure_unless_known,  # imports what it measures
-        )
-
-        measure_unless_known()
+    if kernels != "torch" and (measure := fast_paths.find_kernel("measure")) is not None:
+        measure()
     try:
-        pointwise.choose(kernels)
+        fast_paths.choose(kernels)
     except ValueError as error:
         raise ConfigError(f"device.{error}") from error
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from archbench.architectures.kernels.cpu.build import shared_library
+from archbench.architectures.shared_library import shared_library
 
 TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3
 """Names of settings of the C library (malloc.h)."""

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from archbench.architectures.backbone import Backbone
-from archbench.architectures.kernels.cpu import build
+from archbench.architectures.fast_paths import switched_off
 from archbench.architectures.layers.moe.experts import Experts
 from archbench.architectures.layers.ssm.selective_scan import gpu_chunks
 from archbench.experiments.objectives.objective import View
@@ -86,7 +86,7 @@ def simulate(settings: Settings, plan: Plan, processes: int) -> Simulation:
     from torch.distributed._tools.fsdp2_mem_tracker import FSDPMemTracker
 
     chunks = nullcontext() if settings.device.peak_flops is None else gpu_chunks()
-    with _pretended_group(processes), build.switched_off("tensors of a simulation have no memory"), chunks:
+    with _pretended_group(processes), switched_off("tensors of a simulation have no memory"), chunks:
         dims = make_parallel_dims(settings.parallel, "cpu", settings.budget)
         if dims.strategy == "ddp":  # PyTorch's DDP looks at values of the weights
             raise ConfigError(

@@ -22,7 +22,8 @@ from pathlib import Path
 import torch
 from hydra.core.hydra_config import HydraConfig
 
-from archbench.architectures.kernels.cpu import build
+from archbench.architectures.fast_paths import find_kernel
+from archbench.architectures.shared_library import compiled_sources
 from archbench.experiments.config.structured import is_own
 from archbench.experiments.config.study import typed_command
 from archbench.experiments.runtime.errors import CheckpointError
@@ -90,8 +91,9 @@ def device_used(device: torch.device, precision: str) -> DeviceUsed:
     )
     if device.type == "cpu":
         used.pytorch_instruction_set = torch.backends.cpu.get_cpu_capability()
-        if build.is_loaded():
-            used.instruction_set, used.compiler = build.instruction_set(), build.compiler()
+        loaded = find_kernel("loaded")
+        if loaded is not None and (library := loaded()) is not None:
+            used.instruction_set, used.compiler = library.instruction_set, library.compiler
     return used
 
 
@@ -158,7 +160,7 @@ def code_hashes(modules: Iterable[str] = ()) -> dict[str, str]:
         modules: dotted names. Modules of the user that they import are included. Modules of Python and of
             installed packages are not: the versions of packages are recorded.
     """
-    for path, content in build.compiled_sources.items():
+    for path, content in compiled_sources.items():
         keep(path, content)
     return {top: _hash(top) for top in [*RECORDED, *sorted(_user_modules(modules))]}
 

@@ -19,9 +19,9 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
+from archbench.architectures import fast_paths
 from archbench.architectures.backbone import Backbone
 from archbench.architectures.backbones.hybrid import RECURRENT, HybridConfig
-from archbench.architectures.kernels import pointwise
 from tests.architectures.conformance import random_inputs
 
 aten = torch.ops.aten
@@ -142,8 +142,8 @@ def check_flops(model: Backbone, length: int) -> None:
     products over all pairs, which confirms the cost of a pair; the masks say how
     many pairs there are.
     """
-    counts, kernels = [], pointwise.chosen()
-    pointwise.choose("torch")  # what C++ computes is not counted
+    counts, kernels = [], fast_paths.chosen()
+    fast_paths.choose("torch")  # what C++ computes is not counted
     for batch in (1, 2):
         inputs = random_inputs(model, batch, length)
         counter, pairs = FlopCounterMode(display=False), AttentionPairs()
@@ -152,7 +152,7 @@ def check_flops(model: Backbone, length: int) -> None:
         by_operation = dict(counter.get_flop_counts()["Global"])
         batched = by_operation.pop(aten.bmm, 0)
         counts.append((sum(by_operation.values()), batched, pairs.dense_flops, pairs.allowed_flops))
-    pointwise.choose(kernels)
+    fast_paths.choose(kernels)
     linear, batched, dense, allowed = (two - one for one, two in zip(*counts, strict=True))
     source_length = 0 if inputs.source_BS is None else inputs.source_BS.shape[1]
     found = model.sequence_flops(length, source_length)

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from archbench.architectures.kernels.backend import import_problem
+from archbench.architectures.kernels.mamba_ssm import import_problem
 from archbench.architectures.layers.attention.functional import Scores, attend
 from archbench.architectures.layers.context import Context
 from archbench.architectures.layers.moe.config import ExpertsConfig

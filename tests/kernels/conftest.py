@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from archbench.architectures.kernels import backend
+from archbench.architectures.kernels import mamba_ssm as backend
 from tests.kernels import differences, interpreter
 
 

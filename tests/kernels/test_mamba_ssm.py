@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from archbench.architectures.kernels import backend
+from archbench.architectures.kernels import mamba_ssm as backend
 from archbench.architectures.layers.ssm.causal_conv1d import CausalConvolution
 from archbench.architectures.layers.ssm.selective_scan import selective_scan
 from archbench.architectures.layers.ssm.ssd import ssd

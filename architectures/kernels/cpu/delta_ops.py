@@ -13,12 +13,14 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from archbench.architectures.fast_paths import implements
 from archbench.architectures.kernels.cpu.build import call, rows
 
 LINEAR, DELTA, APART = range(3)
 """Numbers of the kernel: without a recall, with one by the key that is written, with vectors apart."""
 
 
+@implements("delta_rule")
 def cpp_delta_rule(
     q_BTHK: Tensor,
     k_BSHK: Tensor,
@@ -35,6 +37,7 @@ def cpp_delta_rule(
     return _Recurrence.apply(torch.is_grad_enabled(), DELTA, unit_keys, scale, *operands)
 
 
+@implements("gated_linear_attention")
 def cpp_gated_linear_attention(
     q_BTHK: Tensor,
     k_BTHK: Tensor,
@@ -51,6 +54,7 @@ def cpp_gated_linear_attention(
     return _Recurrence.apply(torch.is_grad_enabled(), LINEAR, False, scale, *operands)
 
 
+@implements("dplr")
 def cpp_dplr(
     q_BTHK: Tensor,
     k_BTHK: Tensor,

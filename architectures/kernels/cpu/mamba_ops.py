@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from archbench.architectures.fast_paths import implements
 from archbench.architectures.kernels.cpu.build import call, rows
 
 NORMS = ("none", "after_gate", "before_gate")
@@ -22,6 +23,7 @@ THEN = ("nothing", "silu", "add")
 """In the order of their indices in the kernels."""
 
 
+@implements("convolution")
 def cpp_convolution(
     x_BTC: Tensor,
     weight_CK: Tensor,
@@ -61,6 +63,7 @@ class _Convolution(torch.autograd.Function):
         return dx, d_weight, None if bias is None else d_bias, None, None
 
 
+@implements("finish")
 def cpp_finish(
     y_BTC: Tensor,
     x_BTC: Tensor | None,
@@ -127,6 +130,7 @@ class _Finish(torch.autograd.Function):
         return dy, dx, d_gate, dD, d_weight, None, None, None, None
 
 
+@implements("selective_scan")
 def cpp_selective_scan(
     u_BTC: Tensor,
     delta_BTC: Tensor,
@@ -167,6 +171,7 @@ class _SelectiveScan(torch.autograd.Function):
         return None, *input_gradients, None, None
 
 
+@implements("ssd")
 def cpp_ssd(
     x_BTHP: Tensor,
     delta_BTH: Tensor,

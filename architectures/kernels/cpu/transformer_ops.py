@@ -21,12 +21,14 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from archbench.architectures.fast_paths import implements
 from archbench.architectures.kernels.cpu.build import call
 
 ACTIVATIONS = ("silu", "gelu_tanh", "gelu")
 """In the order of their indices in the kernel."""
 
 
+@implements("rms_norm")
 def cpp_rms_norm(x: Tensor, weight: Tensor, eps: float, dtype: torch.dtype) -> Tensor:
     """``x / sqrt(mean(x^2) + eps) * weight`` over the last dimension, rounded once, to ``dtype``."""
     return _Norm.apply(x, weight.float(), eps, dtype)
@@ -52,6 +54,7 @@ class _Norm(torch.autograd.Function):
         return dx, d_weight, None, None
 
 
+@implements("activation")
 def cpp_activation(kind: str, x: Tensor, factor: Tensor | None = None) -> Tensor:
     """``activation(x)``, times ``factor`` if it is not None; both have the same shape and dtype."""
     return _Activation.apply(x, factor, ACTIVATIONS.index(kind))
@@ -76,6 +79,7 @@ class _Activation(torch.autograd.Function):
         return dx, d_other, None
 
 
+@implements("cross_entropy")
 def cpp_cross_entropy(logits_NV: Tensor, target_N: Tensor, never: int | None = None) -> Tensor:
     """Cross-entropy of each row (N,), in float32; column ``never`` counts as a logit of minus infinity.
 
@@ -107,6 +111,7 @@ class _Entropy(torch.autograd.Function):
         return d_logits, None, None
 
 
+@implements("rotate")
 def cpp_rotate(x_BTHE: Tensor, cos_PR: Tensor, sin_PR: Tensor, *, interleaved: bool) -> Tensor:
     """Rotate pairs of the first dimensions of each head; see ``Rotary``.
 

@@ -2,7 +2,7 @@
 
 The values are those of docs/performance/kernels.md, measured by ``benchmarks/kernels.py`` and
 ``benchmarks/attention.py``. For an instruction set that is not in these tables,
-``experiments.runtime.kernel_choice`` measures each kernel once and stores the ratios next to the compiled
+``kernels.cpu.measure`` times each kernel once and stores the ratios next to the compiled
 library; a kernel that is faster there is used as with AVX2. Until then PyTorch computes everything.
 """
 

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from archbench.architectures.kernels.pointwise import path
+from archbench.architectures.fast_paths import path
 from archbench.architectures.layers.attention.config import AttentionConfig
 from archbench.architectures.layers.attention.functional import (
     FLEX_WIDTH,

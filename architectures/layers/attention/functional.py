@@ -18,8 +18,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from archbench.architectures.kernels.attention import blockwise
-from archbench.architectures.kernels.pointwise import path
+from archbench.architectures import fast_paths
+from archbench.architectures.fast_paths import path
 
 KERNELS = ("auto", "reference", "sdpa", "flex")
 FLEX_WIDTH = 16
@@ -92,6 +92,7 @@ def attend(
     if kernel == "cpp":
         streams = (q_BHTE, k_BGSE, v_BGSF)
         scale, cap = scores.scale, scores.softcap
+        blockwise = fast_paths.kernel("attention")
         y_BHTF = blockwise(*streams, scale=scale, softcap=cap, causal=causal, mask=mask, bias=bias)
         if y_BHTF is not None:
             return y_BHTF

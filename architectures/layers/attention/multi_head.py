@@ -12,8 +12,6 @@ import torch
 from torch import Tensor, nn
 
 from archbench.architectures.backbone import Flops, linear_flops
-from archbench.architectures.kernels.cpu.decode.dispatch import Branch, DecodeSpec, ResidualSpec
-from archbench.architectures.kernels.cpu.decode.transformer import attention_branch, cross_attention_branch
 from archbench.architectures.layers.attention.base import SoftmaxAttention
 from archbench.architectures.layers.attention.config import AttentionConfig
 from archbench.architectures.layers.attention.kv_cache import Cache
@@ -35,6 +33,8 @@ class Attention(SoftmaxAttention):
     Query head h reads key/value head ``h * G // H`` (Ainslie et al. 2023, arXiv
     2305.13245).
     """
+
+    decode_kernel = "decode attention"
 
     def __init__(
         self,
@@ -138,9 +138,6 @@ class Attention(SoftmaxAttention):
             return x_BHTE
         return self.rotary.rotate(x_BHTE, self.rotary.tables_in(context))
 
-    def decode_branch(self, spec: DecodeSpec, residual: ResidualSpec) -> Branch:
-        return attention_branch(self, spec, residual)
-
     def start(self, batch_size: int, max_length: int) -> Cache:
         widths = [self.head_dim, self.head_dim]
         return self.make_cache(batch_size, max_length, self.num_kv_heads, widths, self.k.weight)
@@ -166,6 +163,8 @@ class Attention(SoftmaxAttention):
 class CrossAttention(Attention):
     """Attention of a decoder to the encoder's output, without positions; only padding is masked."""
 
+    decode_kernel = "decode cross-attention"
+
     def __init__(self, d_model: int, config: AttentionConfig, **norms: Any) -> None:
         super().__init__(d_model, config, causal=False, positional=False, **norms)
 
@@ -182,9 +181,6 @@ class CrossAttention(Attention):
         mask = None if valid_BS is None else valid_BS[:, None, None, :]
         q_BHTE = self._project(x_BTD, self.q, "q_norm")
         return self._merged(self._attend(q_BHTE, k_BGSE, v_BGSE, mask=mask), x_BTD)
-
-    def decode_branch(self, spec: DecodeSpec, residual: ResidualSpec) -> Branch:
-        return cross_attention_branch(self, spec, residual)
 
     def cross_flops(self, length: int, source_length: int) -> Flops:
         """Queries and outputs for each target token, keys and values for each source token."""

@@ -22,15 +22,16 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from archbench.architectures.backbone import Flops, linear_flops
-from archbench.architectures.kernels import fla
-from archbench.architectures.kernels.backend import check_path
-from archbench.architectures.kernels.cpu.mamba_ops import cpp_finish
-from archbench.architectures.kernels.pointwise import rms_norm
+from archbench.architectures.fast_paths import Scan, check_installed, check_path, kernel, scan_path
 from archbench.architectures.layers.block import MixerConfig
 from archbench.architectures.layers.canon import filtered
 from archbench.architectures.layers.context import Context
+from archbench.architectures.layers.normalization import rms_norm
 from archbench.architectures.layers.ssm.causal_conv1d import CausalConvolution, convolved
 from archbench.architectures.layers.ssm.recurrent import RecurrentMixer, State, document_starts
+
+SOURCES = ("fla", "cpp")
+"""Paths with kernels of the recurrences, the preferred one first."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +54,7 @@ class LinearMixerConfig(MixerConfig):
     ``cpp`` where it can run and is faster, else ``torch``."""
 
     def __post_init__(self) -> None:
-        check_path(self.scan, fla.PATHS)
+        check_path(self.scan, SOURCES)
         for name in ("num_heads", "expand_k", "expand_v"):
             if getattr(self, name) <= 0:
                 raise ValueError(f"{name}={getattr(self, name)} must be positive")
@@ -78,7 +79,7 @@ class LinearMixer(RecurrentMixer):
         updates: int = 1,
     ) -> None:
         super().__init__()
-        fla.check_installed(config.scan)
+        check_installed(config.scan)
         self.heads = config.num_heads
         self.value_heads = value_heads or self.heads
         """Heads of values, and memories; consecutive ones share the queries and keys of one head."""
@@ -135,8 +136,8 @@ class LinearMixer(RecurrentMixer):
 
     def path(self, operand: Tensor) -> str:
         """Return the path of the recurrence for such an operand."""
-        unsupported = fla.unsupported_widths(self.key_width, self.value_width)
-        return fla.resolve_path(self.scan, operand, unsupported, portable="linear attention")
+        heads = (self.key_width, self.value_width)
+        return scan_path(self.scan, Scan(operand=operand, kernel="linear attention", heads=heads), SOURCES)
 
     def scan_path(self) -> str:
         return self.path(self.out.weight)
@@ -167,7 +168,7 @@ class LinearMixer(RecurrentMixer):
         if gate_BTC is None:
             return rms_norm(y_BTHV, self.norm.weight, self.norm.eps).flatten(2)
         if path == "cpp":
-            y_BTC = cpp_finish(
+            y_BTC = kernel("finish")(
                 y_BTHV.flatten(2),
                 None,
                 gate_BTC,

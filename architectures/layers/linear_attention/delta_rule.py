@@ -15,8 +15,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from archbench.architectures.kernels import fla
-from archbench.architectures.kernels.cpu.delta_ops import cpp_delta_rule
+from archbench.architectures.fast_paths import kernel
 from archbench.architectures.layers.linear_attention.chunking import (
     from_chunks,
     pair_sums,
@@ -64,12 +63,12 @@ def delta_rule(
     if unit_keys and path != "cpp":
         q_BTHK, k_BSHK = unit(q_BTHK), unit(k_BSHK)
     if path == "fla":
-        return fla.delta_rule(q_BTHK, k_BSHK, v_BSHV, beta_BSH, log_decay, initial_BHKV)
+        return kernel("delta_rule", path)(q_BTHK, k_BSHK, v_BSHV, beta_BSH, log_decay, initial_BHKV)
     if initial_BHKV is None:
         initial_BHKV = v_BSHV.new_zeros(v_BSHV.shape[0], *k_BSHK.shape[2:], v_BSHV.shape[-1])
     if path == "cpp":
         operands = (q_BTHK, k_BSHK, v_BSHV, beta_BSH, log_decay, initial_BHKV)
-        return cpp_delta_rule(*operands, unit_keys=unit_keys)
+        return kernel("delta_rule", path)(*operands, unit_keys=unit_keys)
     q_BTHK = q_BTHK * q_BTHK.shape[-1] ** -0.5
     if path == "reference" or q_BTHK.shape[1] == 1:
         return _recurrence(q_BTHK, k_BSHK, v_BSHV, beta_BSH, log_decay, initial_BHKV)

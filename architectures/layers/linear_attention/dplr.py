@@ -14,8 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from archbench.architectures.kernels import fla
-from archbench.architectures.kernels.cpu.delta_ops import cpp_dplr
+from archbench.architectures.fast_paths import kernel
 from archbench.architectures.layers.linear_attention.chunking import from_chunks, sums_after, to_chunks
 
 CHUNK = 64
@@ -51,12 +50,12 @@ def dplr(
     """
     assert chunk & (chunk - 1) == 0
     if path == "fla":
-        return fla.dplr(q_BTHK, k_BTHK, v_BTHV, a_BTHK, b_BTHK, log_decay_BTHK, initial_BHKV)
+        return kernel("dplr", path)(q_BTHK, k_BTHK, v_BTHV, a_BTHK, b_BTHK, log_decay_BTHK, initial_BHKV)
     if initial_BHKV is None:
         initial_BHKV = v_BTHV.new_zeros(v_BTHV.shape[0], *k_BTHK.shape[2:], v_BTHV.shape[-1])
     tensors = (q_BTHK, k_BTHK, v_BTHV, a_BTHK, b_BTHK, log_decay_BTHK)
     if path == "cpp":
-        return cpp_dplr(*tensors, initial_BHKV)
+        return kernel("dplr", path)(*tensors, initial_BHKV)
     length = q_BTHK.shape[1]
     if path == "reference" or length == 1:
         return _recurrence(*tensors, initial_BHKV)

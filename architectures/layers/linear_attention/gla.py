@@ -9,8 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from archbench.architectures.kernels import fla
-from archbench.architectures.kernels.cpu.delta_ops import cpp_gated_linear_attention
+from archbench.architectures.fast_paths import kernel
 from archbench.architectures.layers.linear_attention.chunking import from_chunks, sums_after, to_chunks
 
 CHUNK = 64
@@ -45,11 +44,11 @@ def gated_linear_attention(
     """
     assert chunk & (chunk - 1) == 0
     if path == "fla":
-        return fla.gated_linear_attention(q_BTHK, k_BTHK, v_BTHV, log_decay_BTHK, initial_BHKV)
+        return kernel("gated_linear_attention", path)(q_BTHK, k_BTHK, v_BTHV, log_decay_BTHK, initial_BHKV)
     if initial_BHKV is None:
         initial_BHKV = v_BTHV.new_zeros(v_BTHV.shape[0], *k_BTHK.shape[2:], v_BTHV.shape[-1])
     if path == "cpp":
-        return cpp_gated_linear_attention(q_BTHK, k_BTHK, v_BTHV, log_decay_BTHK, initial_BHKV)
+        return kernel("gated_linear_attention", path)(q_BTHK, k_BTHK, v_BTHV, log_decay_BTHK, initial_BHKV)
     q_BTHK = q_BTHK * q_BTHK.shape[-1] ** -0.5
     length = q_BTHK.shape[1]
     if path == "reference" or length == 1:

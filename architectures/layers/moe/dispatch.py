@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from archbench.architectures.kernels.pointwise import Activation
+from archbench.architectures.layers.activations import Activation
 
 Apply = Callable[[Tensor, Tensor, Tensor | None], Tensor]
 """Gives the product of inputs with the matrices of experts, plus the biases."""

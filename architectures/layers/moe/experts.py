@@ -13,8 +13,6 @@ import torch
 from torch import Tensor, nn
 
 from archbench.architectures.backbone import Flops, linear_flops
-from archbench.architectures.kernels.cpu.decode.dispatch import Branch, DecodeSpec, ResidualSpec
-from archbench.architectures.kernels.cpu.decode.transformer import experts_branch
 from archbench.architectures.layers.block import Auxiliary, FeedForward
 from archbench.architectures.layers.context import Context
 from archbench.architectures.layers.feedforward import DenseFeedForward, FeedForwardConfig
@@ -58,6 +56,7 @@ class Experts(FeedForward):
         True  # the router reads rounded inputs, and computes in float32, as in Switch (section 2.4)
     )
     low_precision_parameters = MATRICES
+    decode_kernel = "decode experts"
     gate_XFD: nn.Parameter | None
     gate_bias_XF: nn.Parameter | None
     up_bias_XF: nn.Parameter | None
@@ -127,9 +126,6 @@ class Experts(FeedForward):
                 run=lambda x_MD, counts_X: run(x_MD, counts_X, weights),
             )
         return y_ND.view_as(x_BTD).to(x_BTD.dtype)
-
-    def decode_branch(self, spec: DecodeSpec, residual: ResidualSpec) -> Branch:
-        return experts_branch(self, spec, residual)
 
     def path(self, x_BTD: Tensor) -> str:
         """Return the dispatch that runs for such an input, ``auto`` resolved."""

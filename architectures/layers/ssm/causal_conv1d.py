@@ -9,8 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from archbench.architectures.kernels.backend import causal_conv1d
-from archbench.architectures.kernels.cpu.mamba_ops import cpp_convolution
+from archbench.architectures.fast_paths import kernel
 from archbench.architectures.layers.canon import window_after
 from archbench.architectures.layers.context import Context
 
@@ -57,10 +56,9 @@ class CausalConvolution(nn.Module):
         ``path`` is that of the scan which follows: ``cpp`` is one pass in C++ on a CPU, ``mamba_ssm`` the
         kernel of causal-conv1d. What continues a window is filtered by PyTorch on every path.
         """
-        if window_BKC is None and path == "cpp":
-            return cpp_convolution(x_BTC, self.weight_CK, self.bias_C, positions_BT)
-        if window_BKC is None and path == "mamba_ssm":
-            return causal_conv1d(x_BTC, self.weight_CK, self.bias_C, positions_BT)
+        if window_BKC is None and path in ("cpp", "mamba_ssm"):
+            y_BTC: Tensor = kernel("convolution", path)(x_BTC, self.weight_CK, self.bias_C, positions_BT)
+            return y_BTC
         return F.silu(self.forward(x_BTC, window_BKC, positions_BT=positions_BT))
 
     def _packed(self, x_BTC: Tensor, positions_BT: Tensor) -> Tensor:

@@ -13,8 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from archbench.architectures.kernels.backend import mamba_ssm_selective_scan
-from archbench.architectures.kernels.cpu.mamba_ops import cpp_selective_scan
+from archbench.architectures.fast_paths import kernel
 
 CHUNK_NUMBERS = 2**20
 """Elements (4 MiB in float32) of a chunk's states, so that they fit into a cache."""
@@ -55,12 +54,13 @@ def selective_scan(
         y (B, T, C) and the last state (B, C, N).
     """
     if path == "mamba_ssm":
-        return mamba_ssm_selective_scan(u_BTC, delta_BTC, A_CN, B_BTN, C_BTN)
+        return kernel("selective_scan", path)(u_BTC, delta_BTC, A_CN, B_BTN, C_BTN)
     if initial_BCN is None:
         initial_BCN = u_BTC.new_zeros(u_BTC.shape[0], *A_CN.shape)
     keep_BT = None if reset_BT is None else (~reset_BT).to(u_BTC.dtype)
     if path == "cpp":
-        return cpp_selective_scan(u_BTC, delta_BTC, A_CN, B_BTN, C_BTN, initial_BCN, keep_BT, negative)
+        operands = (u_BTC, delta_BTC, A_CN, B_BTN, C_BTN, initial_BCN)
+        return kernel("selective_scan", path)(*operands, keep_BT, negative)
     u, delta, B, C = (x.transpose(0, 1) for x in (u_BTC, delta_BTC, B_BTN, C_BTN))
     keep = None if keep_BT is None else keep_BT.T
     run = _scan_reference if path == "reference" else _Scan.apply

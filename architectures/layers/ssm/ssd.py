@@ -12,9 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from archbench.architectures.kernels import fla
-from archbench.architectures.kernels.backend import mamba_ssm_ssd
-from archbench.architectures.kernels.cpu.mamba_ops import cpp_ssd
+from archbench.architectures.fast_paths import kernel
 
 SMALLEST = 1e-30
 """Decays nearer to zero are taken for this: their logarithm must be finite."""
@@ -53,16 +51,16 @@ def ssd(
     """
     if path == "mamba_ssm" and x_BTHP.shape[1] > 1:  # a single step is quicker without
         assert not negative
-        return mamba_ssm_ssd(x_BTHP, delta_BTH, A_H, B_BTGN, C_BTGN, initial_BHPN, reset_BT, chunk)
+        return kernel("ssd", path)(x_BTHP, delta_BTH, A_H, B_BTGN, C_BTGN, initial_BHPN, reset_BT, chunk)
     if path == "fla" and x_BTHP.shape[1] > 1:
         assert not negative
-        return fla.ssd(x_BTHP, delta_BTH, A_H, B_BTGN, C_BTGN, initial_BHPN, reset_BT)
+        return kernel("ssd", path)(x_BTHP, delta_BTH, A_H, B_BTGN, C_BTGN, initial_BHPN, reset_BT)
     if initial_BHPN is None:
         initial_BHPN = x_BTHP.new_zeros(x_BTHP.shape[0], *x_BTHP.shape[2:], B_BTGN.shape[-1])
     exponent_BTH = delta_BTH * A_H
     if path == "cpp" and x_BTHP.shape[1] > 1:
         decay_BTH = _decay(exponent_BTH, reset_BT, negative)
-        return cpp_ssd(x_BTHP, delta_BTH, decay_BTH, B_BTGN, C_BTGN, initial_BHPN)
+        return kernel("ssd", path)(x_BTHP, delta_BTH, decay_BTH, B_BTGN, C_BTGN, initial_BHPN)
     x_BTHP = x_BTHP * delta_BTH[..., None]
     if path == "reference" or x_BTHP.shape[1] == 1:
         return _recurrence(x_BTHP, exponent_BTH, B_BTGN, C_BTGN, initial_BHPN, reset_BT, negative)

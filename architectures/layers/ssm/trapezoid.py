@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from archbench.architectures.kernels.cpu.delta_ops import cpp_gated_linear_attention
+from archbench.architectures.fast_paths import kernel
 from archbench.architectures.layers.ssm.ssd import chunk_decays
 
 
@@ -134,7 +134,8 @@ def _in_cpp(
     if reset_BT is not None:
         exponent_BTH = exponent_BTH.masked_fill(reset_BT[..., None], -torch.inf)
     q, k, v = (x.squeeze(3) for x in (C_BTHRN, keys_BTHRN, written_BTHRP))
-    y_BTHP, g_BHNP = cpp_gated_linear_attention(q, k, v, exponent_BTH, g_BHPN.mT, scale=1.0)
+    attention = kernel("gated_linear_attention")
+    y_BTHP, g_BHNP = attention(q, k, v, exponent_BTH, g_BHPN.mT, scale=1.0)
     return y_BTHP[:, :, :, None], g_BHNP.mT
 
 

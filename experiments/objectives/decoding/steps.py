@@ -20,11 +20,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from archbench.architectures import fast_paths
 from archbench.architectures.backbone import Backbone
 from archbench.architectures.backbones.encoder_decoder import EncoderDecoder
 from archbench.architectures.backbones.stack import Stack
 from archbench.architectures.decoding_state import DecodingState
-from archbench.architectures.kernels import pointwise
 from archbench.architectures.layers.attention.base import SoftmaxAttention
 from archbench.architectures.layers.attention.kv_cache import (
     Cache,
@@ -90,7 +90,7 @@ def make_steps(model: Backbone, state: DecodingState, tokens: int) -> Steps:
 def captures(device: torch.device) -> bool:
     """Return True where steps on this device may be captured: on a GPU, and not between processes."""
     shared = dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
-    return device.type == "cuda" and not shared and pointwise.chosen() != "torch"
+    return device.type == "cuda" and not shared and fast_paths.chosen() != "torch"
 
 
 WARMUP = 3

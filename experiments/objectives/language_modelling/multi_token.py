@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from archbench.architectures.backbone import Backbone, Output, init_normal, linear_flops
-from archbench.architectures.kernels.pointwise import cross_entropy
+from archbench.architectures.layers.cross_entropy import cross_entropy
 from archbench.architectures.layers.feedforward import DenseFeedForward, FeedForwardConfig, swiglu_width
 from archbench.architectures.layers.normalization import RMSNorm
 from archbench.experiments.objectives.language_modelling.causal_lm import CausalLM, CausalLMConfig

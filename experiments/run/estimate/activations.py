@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from archbench.architectures.backbone import Backbone
-from archbench.architectures.kernels.cpu import build
+from archbench.architectures.fast_paths import switched_off
 from archbench.architectures.layers.block import Block
 from archbench.experiments.run.estimate.even_routing import route_evenly
 from archbench.experiments.run.plan import Plan
@@ -130,7 +130,7 @@ def _measured(settings: Settings, run_plan: Plan, rows: int, rounded: bool) -> K
     view = run_plan.objective.view(run_plan.task.batch("train", 0, 0, rows), torch.Generator().manual_seed(0))
     loss = Loss(model, run_plan.objective, settings.device.precision)
     with (
-        build.switched_off("tensors of an estimate have no memory"),
+        switched_off("tensors of an estimate have no memory"),
         FakeTensorMode(allow_non_fake_inputs=True),
     ):
         model.to_empty(device="cpu").train()

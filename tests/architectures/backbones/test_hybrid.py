@@ -25,8 +25,7 @@ from archbench.architectures.backbones.mamba import Mamba, MambaConfig
 from archbench.architectures.backbones.mamba2 import Mamba2, Mamba2Config
 from archbench.architectures.backbones.s4 import S4, S4Config
 from archbench.architectures.backbones.transformer import FEEDFORWARDS
-from archbench.architectures.kernels.cpu.build import problem
-from archbench.architectures.kernels.pointwise import path
+from archbench.architectures.fast_paths import path, problem
 from archbench.architectures.layers.attention.config import AttentionConfig, LatentConfig
 from archbench.architectures.layers.block import BlockConfig, Mixer
 from archbench.architectures.layers.context import Context

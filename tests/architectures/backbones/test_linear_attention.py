@@ -6,10 +6,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from archbench.architectures import fast_paths
 from archbench.architectures.backbone import Backbone
 from archbench.architectures.backbones.hybrid import Hybrid, HybridConfig
 from archbench.architectures.backbones.linear_attention import GLA, KDA, DeltaNet, DeltaProduct, GatedDeltaNet
-from archbench.architectures.kernels.cpu import build
 from archbench.architectures.layers.context import Context
 from archbench.architectures.layers.ssm.recurrent import RecurrentMixer
 from archbench.architectures.mixers.deltanet import DeltaConfig, DeltaRule
@@ -107,7 +107,7 @@ def test_both_paths_are_one_function(name):
         torch.testing.assert_close(found, expected, atol=1e-10, rtol=1e-10)
 
 
-@pytest.mark.skipif(bool(build.problem()), reason=build.problem())
+@pytest.mark.skipif(bool(fast_paths.problem()), reason=fast_paths.problem())
 @pytest.mark.parametrize("mask", ["documents", "valid", "state"])
 @pytest.mark.parametrize("name", [name for name in MIXERS if not name.startswith(PORTABLE)])
 def test_the_kernels_are_the_same_function(name, mask):
@@ -295,7 +295,7 @@ def test_the_state_does_not_grow(cls):
 
 @pytest.mark.parametrize("cls", FAMILIES)
 def test_kernels_say_which_path_runs(cls):
-    built = "torch" if build.problem() else "cpp"
+    built = "torch" if fast_paths.problem() else "cpp"
     for scan, expected in {"auto": built, "torch": "torch", "reference": "reference"}.items():
         assert model(cls, scan=scan).kernels() == {"scan": expected, "decoding": "torch"}
     assert model(cls).double().kernels()["scan"] == "torch"

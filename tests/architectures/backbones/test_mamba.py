@@ -4,8 +4,8 @@ import torch.nn.functional as F
 from transformers import MambaConfig as OracleConfig
 from transformers import MambaForCausalLM
 
+from archbench.architectures import fast_paths
 from archbench.architectures.backbones.mamba import Mamba, MambaConfig
-from archbench.architectures.kernels.cpu import build
 from archbench.architectures.layers.context import Context
 from archbench.architectures.mixers.mamba import SelectiveConfig, SelectiveSSM
 from tests.architectures.conformance import enliven
@@ -162,7 +162,7 @@ PADDED = Context(
 PACKED = Context.whole(torch.zeros(2, 17), None, torch.tensor([[0] * 5 + [1] * 12, [0] * 16 + [1]]))
 
 
-@pytest.mark.skipif(bool(build.problem()), reason=build.problem())
+@pytest.mark.skipif(bool(fast_paths.problem()), reason=fast_paths.problem())
 @pytest.mark.parametrize("context", [ONE_DOCUMENT, PADDED, PACKED], ids=["whole", "padded", "packed"])
 @pytest.mark.parametrize(
     "changes",
@@ -204,7 +204,7 @@ def test_a_vocabulary_too_small_is_named():
 
 
 def test_kernels_say_which_scan_runs():
-    auto = "torch" if build.problem() else "cpp"
+    auto = "torch" if fast_paths.problem() else "cpp"
     for scan, expected in {"auto": auto, "torch": "torch", "reference": "reference"}.items():
         decoding = auto if scan == "auto" else "torch"
         assert model(scan=scan).kernels() == {"scan": expected, "decoding": decoding}

@@ -4,8 +4,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from archbench.architectures import fast_paths
 from archbench.architectures.backbones.mamba2 import Mamba2, Mamba2Config
-from archbench.architectures.kernels.cpu import build
 from archbench.architectures.layers.context import Context
 from archbench.architectures.mixers.mamba2 import SSD, GatedNorm, SSDConfig
 from tests.architectures.conformance import enliven
@@ -64,7 +64,7 @@ PADDED = Context(
 PACKED = Context.whole(torch.zeros(2, 17), None, torch.tensor([[0] * 5 + [1] * 12, [0] * 16 + [1]]))
 
 
-@pytest.mark.skipif(bool(build.problem()), reason=build.problem())
+@pytest.mark.skipif(bool(fast_paths.problem()), reason=fast_paths.problem())
 @pytest.mark.parametrize("context", [WHOLE, PADDED, PACKED], ids=["whole", "padded", "packed"])
 @pytest.mark.parametrize(
     "changes",

@@ -5,10 +5,10 @@ import dataclasses
 import pytest
 import torch
 
+from archbench.architectures import fast_paths
 from archbench.architectures.backbones.decoder import Decoder, DecoderConfig
 from archbench.architectures.backbones.encoder import Encoder, EncoderConfig
 from archbench.architectures.backbones.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
-from archbench.architectures.kernels import pointwise
 from archbench.architectures.kernels.attention import LONGEST, blockwise
 from archbench.architectures.kernels.cpu import build
 from archbench.architectures.kernels.cpu.transformer_ops import _Attention
@@ -23,7 +23,7 @@ HALF = torch.bfloat16
 def chosen():
     torch.manual_seed(0)
     yield
-    pointwise.choose("auto")
+    fast_paths.choose("auto")
 
 
 @pytest.fixture(params=["avx512", "avx2"])
@@ -93,7 +93,7 @@ def test_instruction_sets_differ(settings, expected, table):
 
 
 def test_the_switch_of_the_kernels_holds_for_it():
-    pointwise.choose("torch")
+    fast_paths.choose("torch")
     assert not taken(causal=True)
 
 
@@ -134,7 +134,7 @@ def losses(model, tokens_BT, **inputs) -> list[torch.Tensor]:
 def same_on_both_paths(model, calls, tokens_BT, **inputs) -> None:
     found = {}
     for choice in ("torch", "auto"):
-        pointwise.choose(choice)
+        fast_paths.choose(choice)
         assert not calls
         found[choice] = losses(model, tokens_BT, **inputs)
     assert calls
@@ -170,7 +170,7 @@ def test_autocast_computes_in_its_precision(calls):
     with torch.autocast("cpu", HALF):
         found = losses(model, tokens_BT)
         assert calls
-        pointwise.choose("torch")
+        fast_paths.choose("torch")
         expected = losses(model, tokens_BT)
     for one, other in zip(found, expected, strict=True):
         assert (one - other).abs().max() <= 0.05 * max(0.05, other.abs().max().item())
@@ -182,5 +182,5 @@ def test_a_model_says_which_it_takes():
     assert decoder(attention=dataclasses.replace(ATTENTION, kernel="sdpa")).kernels()["attention"] == "sdpa"
     assert decoder(attention=dataclasses.replace(ATTENTION, sinks=True)).kernels()["attention"] == "sdpa"
     assert model.double().kernels()["attention"] == "sdpa"
-    pointwise.choose("torch")
+    fast_paths.choose("torch")
     assert decoder(attention=ATTENTION).kernels()["attention"] == "sdpa"

@@ -13,15 +13,15 @@ import torch
 
 from archbench.architectures.backbones.mamba import Mamba, MambaConfig
 from archbench.architectures.backbones.mamba2 import Mamba2, Mamba2Config
-from archbench.architectures.kernels import backend
-from archbench.architectures.kernels.backend import (
+from archbench.architectures.fast_paths import Scan, scan_path
+from archbench.architectures.kernels import mamba_ssm as backend
+from archbench.architectures.kernels.cpu import build
+from archbench.architectures.kernels.mamba_ssm import (
     INSTALL,
     KERNELS,
     PACKAGES,
     convolution_unable,
-    resolve_path,
 )
-from archbench.architectures.kernels.cpu import build
 from archbench.architectures.layers.ssm.causal_conv1d import CausalConvolution
 from archbench.architectures.layers.ssm.selective_scan import selective_scan
 from archbench.architectures.layers.ssm.ssd import ssd
@@ -92,6 +92,10 @@ def causal_conv1d_fn(
             earlier = earlier * torch.nn.functional.pad(same, (lag, 0))[:, None]
         y = y + earlier * weight[:, -1 - lag, None]
     return torch.nn.functional.silu(y if bias is None else y + bias[:, None])
+
+
+def resolve_path(path, operand, unsupported=""):
+    return scan_path(path, Scan(operand=operand, unsupported=unsupported), ("mamba_ssm", "cpp"))
 
 
 @pytest.fixture
@@ -290,5 +294,6 @@ def test_cpp_asked_for_and_not_there_is_an_error_with_the_remedy(name, monkeypat
 
 @pytest.mark.parametrize("name", MODELS)
 def test_unknown_paths_are_named(name):
-    with pytest.raises(ValueError, match="scan='fast' must be one of auto, mamba_ssm, cpp, torch, reference"):
+    valid = r"scan='fast' must be one of auto, mamba_ssm, cpp, (fla, )?torch, reference"
+    with pytest.raises(ValueError, match=valid):
         MODELS[name](scan="fast")

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import torch
 
+from archbench.architectures.fast_paths import Scan, scan_path
 from archbench.architectures.kernels import fla
-from archbench.architectures.kernels.fla import resolve_path
 from archbench.architectures.layers.ssm.recurrent import RecurrentMixer
 from archbench.architectures.mixers import (
     deltanet,
@@ -33,6 +33,10 @@ def maker(module: Any) -> Callable[..., RecurrentMixer]:
 
 MODULES = (mamba2, gla, deltanet, gated_deltanet, deltaproduct, kda, rwkv7)
 MIXERS = {module.__name__.rpartition(".")[2]: maker(module) for module in MODULES}
+
+
+def resolve_path(path: str, operand: Any, unsupported: str = "") -> str:
+    return scan_path(path, Scan(operand=operand, unsupported=unsupported), ("fla",))
 
 
 @pytest.fixture
@@ -71,17 +75,17 @@ def test_without_the_package_auto_is_torch_and_fla_an_error_with_the_remedy(name
 @pytest.mark.usefixtures("present")
 def test_mamba2_prefers_the_kernels_of_its_authors(monkeypatch: pytest.MonkeyPatch) -> None:
     mixer = MIXERS["mamba2"](64)
-    monkeypatch.setattr("archbench.architectures.kernels.backend.import_problem", lambda: "absent")
+    monkeypatch.setattr("archbench.architectures.kernels.mamba_ssm.import_problem", lambda: "absent")
     assert mixer.path(OnCuda()) == "fla"
     assert mixer.path(torch.ones(1)) != "fla"
-    monkeypatch.setattr("archbench.architectures.kernels.backend.import_problem", lambda: "")
+    monkeypatch.setattr("archbench.architectures.kernels.mamba_ssm.import_problem", lambda: "")
     assert mixer.path(OnCuda()) == "mamba_ssm"
 
 
 @pytest.mark.usefixtures("present")
 @pytest.mark.parametrize("name", MIXERS)
 def test_every_linear_mixer_selects_it_on_a_gpu_only(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("archbench.architectures.kernels.backend.import_problem", lambda: "absent")
+    monkeypatch.setattr("archbench.architectures.kernels.mamba_ssm.import_problem", lambda: "absent")
     mixer = MIXERS[name](64)
     assert mixer.path(OnCuda()) == "fla"
     assert mixer.scan_path() != "fla"

@@ -6,11 +6,12 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from archbench.architectures import fast_paths
 from archbench.architectures.backbones.decoder import Decoder, DecoderConfig
-from archbench.architectures.kernels import pointwise
-from archbench.architectures.kernels.cpu import build
-from archbench.architectures.kernels.pointwise import ACTIVATIONS, cross_entropy, rms_norm
-from archbench.architectures.layers.normalization import OffsetRMSNorm, RMSNorm, for_products
+from archbench.architectures.kernels.cpu import build, where
+from archbench.architectures.layers.activations import ACTIVATIONS
+from archbench.architectures.layers.cross_entropy import cross_entropy
+from archbench.architectures.layers.normalization import OffsetRMSNorm, RMSNorm, for_products, rms_norm
 from archbench.architectures.layers.positions import Rotary
 
 TOLERANCE = {torch.float32: 3e-6, torch.bfloat16: 1e-2}
@@ -22,17 +23,17 @@ pytestmark = pytest.mark.skipif(bool(build.problem()), reason=build.problem())
 @pytest.fixture(autouse=True)
 def chosen(monkeypatch):
     """The kernels compute inputs of any size."""
-    monkeypatch.setattr(pointwise, "faster", lambda *operands, **settings: True)
+    monkeypatch.setattr(where, "faster", lambda *operands, **settings: True)
     torch.manual_seed(0)
     yield
-    pointwise.choose("auto")
+    fast_paths.choose("auto")
 
 
 def compare(run, operands: list[Tensor], exact=None) -> None:
     """Values and gradients of ``run`` against those of ``exact`` (or itself) in float64."""
-    assert pointwise.path(*operands) == "cpp"
+    assert fast_paths.path(*operands) == "cpp"
     wide = [x.detach().double().requires_grad_() for x in operands]
-    assert pointwise.path(*wide) == "torch"
+    assert fast_paths.path(*wide) == "torch"
     y, expected = run(*operands), (exact or run)(*wide)
     weights = torch.randn(y.shape).to(y.dtype)
     found = [y, *torch.autograd.grad(y, operands, weights)]
@@ -59,7 +60,7 @@ def test_rms_norm(shape, dtype):
 def test_the_offset_norm_multiplies_by_one_more():
     norm, x = OffsetRMSNorm(24, 1e-5), torch.randn(2, 3, 24, requires_grad=True)
     torch.nn.init.normal_(norm.weight)
-    assert pointwise.path(x, norm.weight) == "cpp"
+    assert fast_paths.path(x, norm.weight) == "cpp"
     compare(lambda x, w: rms_norm(x, 1 + w, 1e-5), [x, norm.weight])
     assert torch.equal(norm(x), rms_norm(x, 1 + norm.weight, 1e-5))
 
@@ -152,7 +153,7 @@ def test_a_model_is_the_same_on_both_paths_and_says_which_it_takes():
     decoder, tokens_BT = model(), torch.randint(19, (3, 33))
     found = {}
     for choice, taken in (("torch", "torch"), ("cpp", "cpp"), ("auto", "cpp")):
-        pointwise.choose(choice)
+        fast_paths.choose(choice)
         assert decoder.kernels()["pointwise"] == taken
         found[choice] = gradients(decoder, tokens_BT)
     for one, other in zip(found["cpp"], found["torch"], strict=True):
@@ -184,7 +185,7 @@ def test_autocast_rounds_once_what_matrix_products_read():
     with torch.autocast("cpu", torch.bfloat16):
         assert norm(x).dtype == torch.float32
         found = for_products(norm, x)
-        pointwise.choose("torch")
+        fast_paths.choose("torch")
         assert torch.equal(found, norm(x).bfloat16())
         assert for_products(norm, x).dtype == torch.bfloat16
         assert for_products(torch.nn.LayerNorm(20), x).dtype == torch.bfloat16
@@ -215,8 +216,8 @@ def test_transforms_take_the_portable_path():
 
 def test_a_choice_must_exist_and_be_possible(monkeypatch):
     with pytest.raises(ValueError, match="auto, torch, cpp"):
-        pointwise.choose("fast")
+        fast_paths.choose("fast")
     monkeypatch.setattr(build, "problem", lambda: "no C++ compiler")
     with pytest.raises(ValueError, match="install a C\\+\\+ compiler"):
-        pointwise.choose("cpp")
-    assert pointwise.path(torch.ones(1)) == "torch"
+        fast_paths.choose("cpp")
+    assert fast_paths.path(torch.ones(1)) == "torch"

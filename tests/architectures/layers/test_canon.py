@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from archbench.architectures import fast_paths
 from archbench.architectures.backbone import Backbone, Flops
 from archbench.architectures.backbones.block_diffusion import BlockDiffusionConfig
 from archbench.architectures.backbones.decoder import Decoder, DecoderConfig
@@ -20,7 +21,6 @@ from archbench.architectures.backbones.linear_attention import GatedDeltaNet, Ga
 from archbench.architectures.backbones.mamba import Mamba, MambaConfig
 from archbench.architectures.backbones.moe import MoE, MoEConfig
 from archbench.architectures.backbones.s4 import S4, S4Config
-from archbench.architectures.kernels import pointwise
 from archbench.architectures.layers.attention.config import AttentionConfig
 from archbench.architectures.layers.block import Block, Mixer
 from archbench.architectures.layers.canon import Canon
@@ -85,12 +85,12 @@ def test_the_compiled_convolution_is_that_of_pytorch(length: int, channels: int,
     documents_BT = (torch.arange(length) // 7).expand(2, -1) if packed else None
     results = []
     for choice in ("torch", "cpp"):
-        pointwise.choose(choice)
+        fast_paths.choose(choice)
         torch.manual_seed(1)
         x_BTC = torch.randn(2, length, channels, requires_grad=True)
         y_BTC = made(x_BTC, Context.whole(x_BTC[..., 0], None, documents_BT))
         results.append([y_BTC, *torch.autograd.grad((y_BTC * y_BTC.sin()).sum(), [x_BTC, made.weight])])
-    pointwise.choose("auto")
+    fast_paths.choose("auto")
     for by_torch, compiled in zip(*results, strict=True):
         torch.testing.assert_close(compiled, by_torch, atol=1e-5, rtol=1e-5)
 

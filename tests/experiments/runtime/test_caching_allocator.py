@@ -7,9 +7,9 @@ import sys
 
 import pytest
 
-from archbench.architectures.kernels.cpu import build
+from archbench.architectures import shared_library
 
-COMPILER = any(map(shutil.which, build.COMPILERS))
+COMPILER = any(map(shutil.which, shared_library.COMPILERS))
 OTHER_LIBRARY = "" if platform.libc_ver()[0] == "glibc" else "the C library is not glibc"
 MISSING = OTHER_LIBRARY or ("" if COMPILER else "no C++ compiler on the path")
 needs_allocator = pytest.mark.skipif(bool(MISSING), reason=MISSING)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import rich.console
 
-from archbench.architectures.kernels.cpu import build
+from archbench.architectures import fast_paths
 from archbench.experiments.runtime.console import (
     BRIEF,
     NO_LINES,
@@ -148,8 +148,8 @@ def test_a_run_prints_its_steps(tmp_path, capsys: pytest.CaptureFixture[str]) ->
     assert "budget.tokens=4,000 is rounded to 3,968" in rounded
     assert "19,936 parameters without embedding and head" in lines[0]
     assert "non_embedding -0.32% of 20,000" in lines[0]
-    way = "torch" if build.problem() else "cpp"
-    attention = "sdpa" if build.problem() else "cpp"
+    way = "torch" if fast_paths.problem() else "cpp"
+    attention = "sdpa" if fast_paths.problem() else "cpp"
     assert lines[1].endswith(f"kernels: decoding: {way}, attention: {attention}, pointwise: {way}")
     pattern = r"(\d+)/31 loss [\d.]+ [\d.]+[kMG]? tok/s ETA \d+:\d\d$"
     steps = [found[1] for line in lines if (found := re.search(pattern, line))]

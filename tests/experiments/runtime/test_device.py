@@ -9,7 +9,8 @@ from types import ModuleType, SimpleNamespace
 import pytest
 import torch
 
-from archbench.architectures.kernels import backend, fla, pointwise
+from archbench.architectures import fast_paths
+from archbench.architectures.kernels import fla, mamba_ssm
 from archbench.experiments.run import session
 from archbench.experiments.runtime.device import configure_process
 from archbench.experiments.runtime.errors import ConfigError, to_run_error
@@ -50,7 +51,7 @@ def test_threads_and_kernels_hold_for_the_process() -> None:
     try:
         configure_process(threads=before + 1, kernels="torch")
         assert torch.get_num_threads() == before + 1
-        assert pointwise.path(torch.zeros(2)) == "torch"
+        assert fast_paths.path(torch.zeros(2)) == "torch"
     finally:
         configure_process(threads=before, kernels="auto")
 
@@ -94,15 +95,17 @@ def test_an_operation_without_deterministic_algorithm_is_named() -> None:
 
 
 @pytest.mark.usefixtures("numerics")
-@pytest.mark.parametrize("package", [backend, fla])
+@pytest.mark.parametrize("package", [mamba_ssm, fla])
 def test_auto_takes_no_scan_of_a_package_in_deterministic_mode(
     package: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(package, "import_problem", lambda: "")
+    name = package.__name__.rpartition(".")[2]
     on_cuda = SimpleNamespace(device=torch.device("cuda"), dtype=torch.float32, requires_grad=False)
-    assert package.resolve_path("auto", on_cuda) != "torch"
+    scan = fast_paths.Scan(operand=on_cuda)
+    assert fast_paths.scan_path("auto", scan, (name,)) == name
     torch.use_deterministic_algorithms(True)
-    assert package.resolve_path("auto", on_cuda) == "torch"
+    assert fast_paths.scan_path("auto", scan, (name,)) == "torch"
 
 
 def test_a_run_takes_deterministic_mode_from_its_settings(

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 from torch.profiler import ProfilerActivity, profile
 
-from archbench.architectures.kernels.cpu import build as kernels
+from archbench.architectures.fast_paths import switched_off
 from archbench.experiments.run.plan import plan
 from archbench.experiments.run.run import build
 from archbench.experiments.simulate.step import Step
@@ -28,7 +28,7 @@ from tests.experiments import commands
 def main() -> None:
     """Take three steps: the first makes the moments, the second is counted, the third is weighed."""
     collectives.start(torch.device("cpu"))
-    with kernels.switched_off("a simulation has no compiled kernels"):
+    with switched_off("a simulation has no compiled kernels"):
         steps()
     collectives.stop()
 

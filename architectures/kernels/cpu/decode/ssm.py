@@ -11,14 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
+from archbench.architectures.fast_paths import implements
 from archbench.architectures.kernels.cpu.decode.dispatch import (
     DecodeSpec,
     LinearSpec,
     NormSpec,
     ResidualSpec,
-    UnsupportedError,
     call,
 )
+from archbench.architectures.layers.block import UnsupportedError
 
 if TYPE_CHECKING:
     from archbench.architectures.layers.context import Context
@@ -87,6 +88,7 @@ class RecurrentBranch:
         call(self.kernel, self.fields, read_BD, stream_BD, state["window"], state["ssm"])
 
 
+@implements("decode mamba")
 def mamba_branch(layer: SelectiveSSM, spec: DecodeSpec, residual: ResidualSpec) -> RecurrentBranch:
     """Return the branch of a Mamba mixer. Raises UnsupportedError for the settings without a kernel."""
     check_scan(layer.config)
@@ -99,6 +101,7 @@ def mamba_branch(layer: SelectiveSSM, spec: DecodeSpec, residual: ResidualSpec) 
     return RecurrentBranch(spec, "decode_mamba", fields)
 
 
+@implements("decode mamba2")
 def mamba2_branch(layer: SSD, spec: DecodeSpec, residual: ResidualSpec) -> RecurrentBranch:
     """Return the branch of a Mamba-2 mixer. Raises UnsupportedError for the settings without a kernel."""
     c = layer.config

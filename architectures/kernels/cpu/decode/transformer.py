@@ -11,15 +11,16 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from archbench.architectures.fast_paths import implements
 from archbench.architectures.kernels.cpu.decode.dispatch import (
     DecodeSpec,
     LinearSpec,
     NormSpec,
     ResidualSpec,
-    UnsupportedError,
     call,
 )
 from archbench.architectures.layers.attention.kv_cache import ContiguousCache, check_room
+from archbench.architectures.layers.block import UnsupportedError
 
 if TYPE_CHECKING:
     from archbench.architectures.layers.attention.multi_head import Attention, CrossAttention
@@ -147,6 +148,7 @@ class FeedForwardBranch:
         call(self.kernel, self.fields, read_BD, stream_BD)
 
 
+@implements("decode attention")
 def attention_branch(layer: Attention, spec: DecodeSpec, residual: ResidualSpec) -> AttentionBranch:
     """Return the branch of self-attention.
 
@@ -175,6 +177,7 @@ def attention_branch(layer: Attention, spec: DecodeSpec, residual: ResidualSpec)
     return AttentionBranch(spec, fields)
 
 
+@implements("decode cross-attention")
 def cross_attention_branch(layer: CrossAttention, spec: DecodeSpec, residual: ResidualSpec) -> SourceBranch:
     """Return the branch of attention to a source, which does not change the source.
 
@@ -198,6 +201,7 @@ def _attention_fields(
     return fields
 
 
+@implements("decode dense")
 def dense_branch(layer: DenseFeedForward, spec: DecodeSpec, residual: ResidualSpec) -> FeedForwardBranch:
     """Return the branch of a dense feed-forward.
 
@@ -211,6 +215,7 @@ def dense_branch(layer: DenseFeedForward, spec: DecodeSpec, residual: ResidualSp
     return FeedForwardBranch(spec, "decode_dense", fields)
 
 
+@implements("decode experts")
 def experts_branch(layer: Experts, spec: DecodeSpec, residual: ResidualSpec) -> FeedForwardBranch:
     """Return the branch of routed experts.
 

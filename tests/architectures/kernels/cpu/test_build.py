@@ -13,21 +13,22 @@ from pathlib import Path
 import pytest
 import torch
 
+from archbench.architectures import shared_library as shared
 from archbench.architectures.kernels.cpu import build
 from archbench.architectures.layers.ssm.selective_scan import selective_scan
 
 SOURCE = 'extern "C" long answer() { return 42; }'
-needs_compiler = pytest.mark.skipif(not any(map(shutil.which, build.COMPILERS)), reason="no C++ compiler")
+needs_compiler = pytest.mark.skipif(not any(map(shutil.which, shared.COMPILERS)), reason="no C++ compiler")
 
 
 @pytest.fixture
 def forgotten(monkeypatch: pytest.MonkeyPatch, tmp_path):
     """As in a new process, with an empty cache."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    for function in (build.library, build._build_problem):
+    for function in (build.library, build.problem):
         function.cache_clear()
     yield tmp_path
-    for function in (build.library, build._build_problem):
+    for function in (build.library, build.problem):
         function.cache_clear()
 
 
@@ -55,7 +56,7 @@ def test_it_is_built_once_and_anew_when_something_changed(forgotten, monkeypatch
     before = next((forgotten / "archbench").iterdir()).stat().st_mtime_ns
     assert built() == first
     assert next((forgotten / "archbench").iterdir()).stat().st_mtime_ns == before
-    monkeypatch.setattr(build, "processor", lambda: "another")
+    monkeypatch.setattr(shared, "processor", lambda: "another")
     assert len(built()) == 2
     source = forgotten / "sources" / "one.cpp"
     source.write_text(source.read_text() + "\n")
@@ -72,7 +73,7 @@ def test_several_may_build_at_once(forgotten):
 
     def compile_once() -> None:
         try:
-            assert ctypes.CDLL(str(build.shared_library("answer", [source], [], build.FLAGS))).answer() == 42
+            assert ctypes.CDLL(str(shared.shared_library("answer", [source], [], build.FLAGS))).answer() == 42
         except Exception as error:
             failures.append(error)
 
@@ -120,7 +121,7 @@ def of_another_version(library: Path) -> None:
     """A library that loads: only its content shows that it is another one."""
     source = library.with_name("other.cpp")
     source.write_text(SOURCE.replace("42", "41"))
-    other = build.shared_library("other", [source], [], build.FLAGS)
+    other = shared.shared_library("other", [source], [], build.FLAGS)
     source.unlink()
     other.replace(library)
 
@@ -139,9 +140,9 @@ def answer(library: Path) -> int:
 def test_a_damaged_library_is_built_again(forgotten, damage: Callable[[Path], None]):
     source = forgotten / "answer.cpp"
     source.write_text(SOURCE)
-    library = build.shared_library("answer", [source], [], build.FLAGS)
+    library = shared.shared_library("answer", [source], [], build.FLAGS)
     damage(library)
-    assert answer(build.shared_library("answer", [source], [], build.FLAGS)) == 42
+    assert answer(shared.shared_library("answer", [source], [], build.FLAGS)) == 42
     assert [path.name for path in library.parent.iterdir()] == [library.name]
 
 
@@ -158,12 +159,12 @@ def fake_compiler(folder: Path, script: str) -> str:
 def test_a_library_is_used_where_no_compiler_works(forgotten, monkeypatch, compiler: str):
     source = forgotten / "answer.cpp"
     source.write_text(SOURCE)
-    library = build.shared_library("answer", [source], [], build.FLAGS)
+    library = shared.shared_library("answer", [source], [], build.FLAGS)
     monkeypatch.setenv("PATH", "" if compiler == "none" else fake_compiler(forgotten, compiler))
-    assert build.shared_library("answer", [source], [], build.FLAGS) == library
+    assert shared.shared_library("answer", [source], [], build.FLAGS) == library
     truncated(library)
     with pytest.raises((OSError, subprocess.SubprocessError)):
-        build.shared_library("answer", [source], [], build.FLAGS)
+        shared.shared_library("answer", [source], [], build.FLAGS)
     assert list(library.parent.iterdir()) == [library]
 
 
@@ -176,10 +177,10 @@ def test_what_cannot_be_loaded_is_not_kept(forgotten, monkeypatch):
     script = 'test "$1" = --version && exit; : > answer.o; : > built'
     monkeypatch.setenv("PATH", fake_compiler(forgotten, script))
     with pytest.raises(OSError, match="built"):
-        build.shared_library("answer", [source], [], build.FLAGS)
+        shared.shared_library("answer", [source], [], build.FLAGS)
     assert not list((forgotten / "archbench").iterdir())
     monkeypatch.setenv("PATH", honest)
-    assert answer(build.shared_library("answer", [source], [], build.FLAGS)) == 42
+    assert answer(shared.shared_library("answer", [source], [], build.FLAGS)) == 42
 
 
 @pytest.mark.usefixtures("forgotten")

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from archbench.architectures import shared_library
 from archbench.architectures.kernels.cpu import build, instruction_sets
 
 HERE = Path(__file__).parent
@@ -62,8 +63,9 @@ def test_every_kernel_in_an_emulated_arm_processor(tmp_path):
     run_tests("sse2", "--tier=all", "-p", f"{__package__}.record_calls", RECORDED_CALLS=str(calls))
     folder = Path(build.__file__).parent
     sources = sorted(folder.rglob("*.cpp"))
-    build._build(CROSS_COMPILER, sources, library, build.FLAGS, ())
-    build._run([CROSS_COMPILER, "-std=c++17", str(HERE / "replay.cpp"), "-ldl", "-o", str(replay)], tmp_path)
+    shared_library._build(CROSS_COMPILER, sources, library, build.FLAGS, ())
+    compile_replay = [CROSS_COMPILER, "-std=c++17", str(HERE / "replay.cpp"), "-ldl", "-o", str(replay)]
+    shared_library._run(compile_replay, tmp_path)
     command = [EMULATOR, "-L", str(AARCH64), str(replay), str(library), str(calls)]
     done = subprocess.run(command, capture_output=True, text=True)
     calls.unlink()

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from archbench.architectures.kernels import pointwise
+from archbench.architectures import fast_paths
+from archbench.architectures.fast_paths import Scan, scan_path
 from archbench.architectures.kernels.attention import blockwise
-from archbench.architectures.kernels.backend import resolve_path
 from archbench.architectures.kernels.cpu import build, where
 
 pytestmark = pytest.mark.skipif(bool(build.problem()), reason=build.problem())
@@ -29,8 +29,8 @@ def test_small_inputs_are_left_to_pytorch(name, monkeypatch):
         assert not where.faster(kernel, small, trained=True)
         assert where.faster(kernel, large, trained=True)
     assert where.faster("rms_norm", small, trained=False)
-    assert pointwise.uses_cpp("silu gated", large)
-    assert not pointwise.uses_cpp("silu gated", small)
+    assert fast_paths.uses_cpp("silu gated", large)
+    assert not fast_paths.uses_cpp("silu gated", small)
 
 
 def test_every_table_has_every_kernel():
@@ -42,7 +42,7 @@ def test_every_table_has_every_kernel():
 def test_an_unmeasured_processor_computes_by_pytorch_until_it_has_measured(unmeasured):
     x, streams = torch.zeros(1000, 64), [torch.zeros(2, 2, 256, 16, requires_grad=True) for _ in range(3)]
     assert not where.faster("rms_norm", x, trained=True)
-    assert resolve_path("auto", x) == "torch"
+    assert scan_path("auto", Scan(operand=x), ("cpp",)) == "torch"
     assert blockwise(*streams, scale=1.0, causal=True) is None
     unmeasured.write_text(
         '{"rms_norm": {"fp32 training": 1.2, "fp32 inference": 1.1}, '
@@ -52,7 +52,7 @@ def test_an_unmeasured_processor_computes_by_pytorch_until_it_has_measured(unmea
     assert where.faster("rms_norm", x, trained=True)
     assert not where.faster("rms_norm", x, trained=False)
     assert not where.faster("rotary", x, trained=True)
-    assert resolve_path("auto", x) == "cpp"
+    assert scan_path("auto", Scan(operand=x), ("cpp",)) == "cpp"
     assert blockwise(*streams, scale=1.0, causal=True) is not None
     with torch.no_grad():
         assert blockwise(*streams, scale=1.0, causal=True) is None

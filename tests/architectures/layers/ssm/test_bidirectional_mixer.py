@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from archbench.architectures.kernels.cpu import build
+from archbench.architectures import fast_paths
 from archbench.architectures.layers.context import Context
 from archbench.architectures.layers.ssm.bidirectional_mixer import DIRECTIONS, Bidirectional, DirectionsConfig
 from archbench.architectures.layers.ssm.recurrent import RecurrentMixer
@@ -110,8 +110,8 @@ def test_outputs_and_gradients_are_those_of_the_definition(
 @pytest.mark.parametrize("scan", ["torch", "cpp"])
 @pytest.mark.parametrize("kind", ["mamba", "mamba2"])
 def test_every_path_of_the_scan_reads_both_ways(kind: str, scan: str) -> None:
-    if scan == "cpp" and build.problem():
-        pytest.skip(build.problem())
+    if scan == "cpp" and fast_paths.problem():
+        pytest.skip(fast_paths.problem())
     plain, fast = (make(kind, scan=path).float() for path in ("reference", scan))
     x_BTD = torch.randn(3, 13, WIDTH)
     for padded, packed in ((True, False), (True, True)):

@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from archbench.architectures import fast_paths
 from archbench.architectures.backbone import Backbone
 from archbench.architectures.backbones.block_diffusion import BlockDiffusion, BlockDiffusionConfig
 from archbench.architectures.backbones.decoder import Decoder, DecoderConfig
@@ -22,7 +23,6 @@ from archbench.architectures.backbones.mamba2 import Mamba2, Mamba2Config
 from archbench.architectures.backbones.moe import MoE, MoEConfig
 from archbench.architectures.backbones.s4 import S4, S4Config
 from archbench.architectures.decoding_state import DecodingState
-from archbench.architectures.kernels import pointwise
 from archbench.architectures.layers.attention.config import AttentionConfig, LatentConfig
 from archbench.architectures.layers.moe.config import ExpertsConfig
 from archbench.architectures.layers.moe.experts import Experts
@@ -234,7 +234,7 @@ def test_a_graph_is_captured_on_a_gpu_by_one_process_for_many_tokens(monkeypatch
     assert decoding_steps.captures(gpu)
     assert not decoding_steps.captures(cpu)
     with monkeypatch.context() as patched:
-        patched.setattr(pointwise, "_chosen", "torch")
+        patched.setattr(fast_paths, "_chosen", "torch")
         assert not decoding_steps.captures(gpu)
     with monkeypatch.context() as patched:
         patched.setattr(torch.distributed, "is_initialized", lambda: True)

@@ -20,9 +20,9 @@ from archbench.architectures.backbones.moe import MoE
 from archbench.architectures.backbones.stack import Stack
 from archbench.architectures.decoding_state import DecodingState
 from archbench.architectures.kernels.cpu import build
-from archbench.architectures.kernels.cpu.decode.dispatch import ROWS, CompiledDecodingState
 from archbench.architectures.layers.attention.config import AttentionConfig
 from archbench.architectures.layers.block import BlockConfig
+from archbench.architectures.layers.decode_steps import ROWS, CompiledDecodingState
 from archbench.architectures.layers.feedforward import FeedForwardConfig
 from archbench.architectures.layers.moe.config import ExpertsConfig
 from archbench.architectures.layers.positions import PositionsConfig, RotaryScaling

@@ -1,4 +1,4 @@
-"""Choose the implementation of a scan and of what surrounds it; call mamba-ssm and causal-conv1d.
+"""Call the CUDA kernels of mamba-ssm and causal-conv1d.
 
 Shapes: B batch, T length, C channels, N state size; H heads, P head_dim, G groups of heads.
 """
@@ -13,12 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from archbench.architectures.kernels.cpu import build
-from archbench.architectures.kernels.cpu.where import faster
+from archbench.architectures.fast_paths import Scan, implements
 
-SCAN_PATHS = ("auto", "mamba_ssm", "cpp", "torch", "reference")
-PORTABLE_PATHS = ("auto", "torch", "reference")
-"""Paths of the scans without kernels."""
 PACKAGES = ("mamba_ssm", "causal_conv1d")
 KERNELS = {
     "mamba_ssm.ops.selective_scan_interface": ("selective_scan_fn", "u delta A B C return_last_state"),
@@ -39,24 +35,18 @@ CONVOLUTION_CHANNELS = 8
 INSTALL = "pip install --no-build-isolation 'mamba-ssm>=2.3.0,<2.3.2' 'causal-conv1d>=1.5'"
 
 
-def check_path(path: str, valid: tuple[str, ...] = SCAN_PATHS) -> None:
-    """Raise ValueError for a path that does not exist."""
-    if path not in valid:
-        raise ValueError(f"scan={path!r} must be one of {', '.join(valid)}")
-
-
-def check_installed(path: str) -> None:
-    """Raise ValueError for kernels that this machine does not have."""
-    if path == "mamba_ssm" and not installed():
+def check() -> None:
+    """Raise ValueError where the kernels cannot be called."""
+    if reason := import_problem():
         raise ValueError(
             f"scan=mamba_ssm needs the CUDA kernels of mamba-ssm and causal-conv1d, which cannot be imported "
-            f"({import_problem()}): {INSTALL}, or set scan=auto"
+            f"({reason}): {INSTALL}, or set scan=auto"
         )
-    if path == "cpp" and build.problem():
-        raise ValueError(
-            f"scan=cpp cannot be built here ({build.problem()}): install a C++ compiler such as g++, "
-            "or set scan=auto"
-        )
+
+
+def problem() -> str:
+    """Return why the kernels cannot be called; empty where they can."""
+    return import_problem()
 
 
 @functools.cache
@@ -86,48 +76,27 @@ def installed() -> bool:
     return not import_problem()
 
 
-def resolve_path(path: str, operand: Tensor, unable: str = "") -> str:
-    """Return the path that runs.
-
-    Args:
-        path: the configured one. ``auto`` is ``mamba_ssm`` where it is installed and supports the
-            call, except in PyTorch's deterministic mode, else ``cpp`` on a CPU with a C++ compiler where it
-            is faster, else ``torch``.
-        operand: a tensor with the device and dtype of all operands.
-        unable: what this call needs and mamba-ssm does not support; empty if it supports everything.
-
-    Raises:
-        ValueError: ``mamba_ssm`` or ``cpp`` is configured and cannot run.
-    """
-    check_installed(path)
-    kind = f"{operand.dtype} on {operand.device.type}"
-    single = operand.dtype != torch.float64
-    if not (operand.device.type in DEVICES and single):
-        unable = unable or f"{kind} (only float32 or less on cuda)"
-    on_cpu = operand.device.type == "cpu" and single
-    if path == "mamba_ssm" and unable:
-        raise ValueError(f"scan=mamba_ssm cannot do {unable}: set scan=auto or scan=torch")
-    if path == "cpp" and not on_cpu:
-        raise ValueError(
-            f"scan=cpp cannot do {kind} (only float32 or less on cpu): set scan=auto or scan=torch"
-        )
-    if path != "auto":
-        return path
-    if not unable and installed() and not torch.are_deterministic_algorithms_enabled():
-        return "mamba_ssm"
-    return portable_path("scan", operand)
+def unable(scan: Scan) -> str:
+    """Return the reason why the kernels cannot compute a scan; empty if they can."""
+    if scan.unsupported:
+        return scan.unsupported
+    if scan.state > SCAN_STATES:
+        return f"d_state={scan.state} (at most {SCAN_STATES})"
+    if reason := convolution_unable(*scan.convolution, packed=scan.packed):
+        return reason
+    device, dtype = scan.operand.device.type, scan.operand.dtype
+    if device not in DEVICES or dtype == torch.float64:
+        return f"{dtype} on {device} (only float32 or less on cuda)"
+    return ""
 
 
-def portable_path(kernel: str, operand: Tensor) -> str:
-    """Return ``cpp`` where a kernel of ``cpu.where`` can run for such an operand and is faster, else
-    ``torch``."""
-    if operand.device.type != "cpu" or operand.dtype == torch.float64 or build.problem():
-        return "torch"
-    trained = torch.is_grad_enabled() and operand.requires_grad
-    return "cpp" if faster(kernel, operand, trained=trained) else "torch"
+def preferred(scan: Scan) -> bool:
+    """Return True where the kernels can be called, except in PyTorch's deterministic mode."""
+    return installed() and not torch.are_deterministic_algorithms_enabled()
 
 
-def mamba_ssm_selective_scan(
+@implements("selective_scan", "mamba_ssm")
+def selective_scan(
     u_BTC: Tensor, delta_BTC: Tensor, A_CN: Tensor, B_BTN: Tensor, C_BTN: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Run ``selective_scan`` from the zero state by the kernel of Mamba; the last state has no gradient."""
@@ -137,7 +106,8 @@ def mamba_ssm_selective_scan(
     return y_BCT.transpose(1, 2), last_BCN
 
 
-def mamba_ssm_ssd(
+@implements("ssd", "mamba_ssm")
+def ssd(
     x_BTHP: Tensor,
     delta_BTH: Tensor,
     A_H: Tensor,
@@ -162,6 +132,7 @@ def mamba_ssm_ssd(
     )
 
 
+@implements("convolution", "mamba_ssm")
 def causal_conv1d(
     x_BTC: Tensor, weight_CK: Tensor, bias_C: Tensor | None, positions_BT: Tensor | None
 ) -> Tensor:

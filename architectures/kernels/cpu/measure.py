@@ -34,7 +34,7 @@ from archbench.architectures.kernels.cpu.transformer_ops import (
     cpp_rms_norm,
     cpp_rotate,
 )
-from archbench.architectures.kernels.pointwise import ACTIVATIONS
+from archbench.architectures.layers.activations import ACTIVATIONS
 from archbench.architectures.layers.linear_attention.delta_rule import delta_rule
 from archbench.architectures.layers.linear_attention.dplr import dplr
 from archbench.architectures.layers.positions import Rotary, rotate_by_torch
