@@ -25,6 +25,20 @@ from torch.nn.utils.rnn import pad_sequence
 
 from archbench.architectures.decoding_state import DecodingState
 
+TRAINING = (
+    "block.dropout",
+    "block.stochastic_depth",
+    "attention.dropout",
+    "experts.capacity_factor",
+    "experts.jitter",
+    "experts.jitter_experts",
+    "experts.balance",
+    "experts.balance_counts",
+    "experts.balance_coefficient",
+    "experts.z_coefficient",
+)
+"""Settings of a backbone that matter only in training."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Capabilities:

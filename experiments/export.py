@@ -32,13 +32,7 @@ from tokenizers import Tokenizer as HFTokenizer
 from tokenizers.processors import TemplateProcessing
 
 from archbench.architectures.backbone import Capabilities
-from archbench.architectures.pretrained import (
-    read_config_json,
-    read_folder_config,
-    save_folder,
-    stored_dtypes,
-)
-from archbench.architectures.pretrained.hf_config import HFConfig
+from archbench.architectures.checkpoint_folders import CheckpointFolders, HFConfig, checkpoint_folders
 from archbench.experiments.config.sections import plain_tree
 from archbench.experiments.config.structured import typed
 from archbench.experiments.data.tokenizers.folder_tokenizer import FolderTokenizer
@@ -71,37 +65,47 @@ def export(cfg: DictConfig) -> None:
     folder = Path(config.to)
     if folder.exists():
         raise ConfigError(f"to={folder} exists: name a folder that does not exist yet")
+    try:
+        folders = checkpoint_folders()
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
     source = Path(config.run)
     saved = load_model(source, torch.device("cpu"))
-    original = None if saved.run is not None else read_config_json(source)
+    original = None if saved.run is not None else folders.read_config_json(source)
     try:
-        _write(config, saved, original, folder)
+        _write(folders, config, saved, original, folder)
     except OSError as error:
         raise CheckpointError(
             f"to={folder}: cannot be written: {error}; make room, or choose another folder"
         ) from error
     architecture = json.loads((folder / "config.json").read_text())["architectures"][0]
-    blueprint = read_folder_config(folder)
+    blueprint = folders.read_folder_config(folder)
     print(
         f"{folder}: {architecture}, vocabulary {blueprint.vocab_size}, for {blueprint.max_length} tokens; "
         f"from {saved.description}"
     )
 
 
-def _write(config: ExportConfig, saved: LoadedModel, original: HFConfig | None, folder: Path) -> None:
+def _write(
+    folders: CheckpointFolders,
+    config: ExportConfig,
+    saved: LoadedModel,
+    original: HFConfig | None,
+    folder: Path,
+) -> None:
     """Write to a temporary folder that is then moved: the folder has all its files or does not exist."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".export.", dir=folder.parent) as temporary:
         written = Path(temporary) / folder.name
         try:
-            save_folder(
+            folders.save_folder(
                 saved.model,
                 written,
                 shard_bytes=config.shard_bytes,
                 model_type=config.model_type,
                 token_ids=token_ids(saved),
                 original=original,
-                dtypes=None if original is None else stored_dtypes(Path(config.run)),
+                dtypes=None if original is None else folders.stored_dtypes(Path(config.run)),
             )
         except ValueError as error:
             raise ConfigError(f"{saved.description}: {error}") from None

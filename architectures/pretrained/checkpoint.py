@@ -9,29 +9,13 @@ import importlib
 import pkgutil
 from abc import ABC, abstractmethod
 from collections.abc import Collection
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from archbench.architectures.backbone import Backbone, BackboneConfig
+from archbench.architectures.backbone import Backbone
+from archbench.architectures.checkpoint_folders import Blueprint
 from archbench.architectures.pretrained.hf_config import HFConfig
 from archbench.architectures.pretrained.tensor_rules import Rule
-
-
-@dataclass(frozen=True, kw_only=True)
-class Blueprint:
-    """Specification of a model: class, configuration and sizes."""
-
-    backbone_class: type[Backbone]
-    config: BackboneConfig
-    """Configuration with all widths resolved."""
-    vocab_size: int
-    max_length: int
-    """Longest sequence in tokens."""
-
-    def build(self) -> Backbone:
-        """Return the model with random weights."""
-        return self.backbone_class(self.config, vocab_size=self.vocab_size, max_length=self.max_length)
 
 
 class OtherLayersError(ValueError):

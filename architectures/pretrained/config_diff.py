@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from archbench.architectures.backbone import BackboneConfig
+from archbench.architectures.backbone import TRAINING, BackboneConfig
 from archbench.architectures.backbones.decoder import DecoderConfig
 from archbench.architectures.backbones.encoder_decoder import EncoderDecoderConfig
 from archbench.architectures.backbones.hybrid import RECURRENT, HybridConfig
@@ -17,19 +17,6 @@ from archbench.architectures.layers.layer_pattern import compress_pattern, expan
 from archbench.architectures.layers.moe.config import ExpertsConfig
 from archbench.architectures.pretrained.attention_keys import resolve_rope
 
-TRAINING = (
-    "block.dropout",
-    "block.stochastic_depth",
-    "attention.dropout",
-    "experts.capacity_factor",
-    "experts.jitter",
-    "experts.jitter_experts",
-    "experts.balance",
-    "experts.balance_counts",
-    "experts.balance_coefficient",
-    "experts.z_coefficient",
-)
-"""Settings that matter only in training."""
 INITIALISATION = ("block.residual_scaling", "dt_min", "dt_max", "A_min", "A_max")
 """Settings that matter only in initialisation."""
 EXECUTION = (

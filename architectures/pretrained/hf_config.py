@@ -11,10 +11,7 @@ import warnings
 from collections.abc import Mapping
 from typing import Any
 
-HFConfig = dict[str, Any]
-"""Content of config.json. Each architecture of ``transformers`` defines its own keys, so that values have no
-common type: the family of a checkpoint checks those that it reads."""
-
+from archbench.architectures.checkpoint_folders import HFConfig as HFConfig
 
 COUNTS = re.compile(
     r"(num_\w+|n_(layers?|heads?|embd|inner|positions|groups?|routed_experts|shared_experts|kv_heads)"

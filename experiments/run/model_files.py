@@ -21,6 +21,7 @@ from torch import Tensor
 from typing_extensions import TypedDict
 
 from archbench.architectures.backbone import Backbone, BackboneConfig
+from archbench.architectures.checkpoint_folders import checkpoint_folders
 from archbench.experiments.config.structured import load_class, typed
 from archbench.experiments.runtime.atomic_io import write_json
 from archbench.experiments.runtime.errors import CheckpointError, ConfigError, nearest_folder
@@ -208,20 +209,16 @@ def is_run_folder(path: Path) -> bool:
 
 def hugging_face(path: Path) -> Backbone:
     """Load the model of a Hugging Face folder, with its weights. Raises ConfigError."""
-    from archbench.architectures.pretrained import load_folder
-
     try:
-        return load_folder(path)
+        return checkpoint_folders().load_folder(path)
     except (OSError, ValueError) as error:
         raise ConfigError(f"{path}: {error}") from error
 
 
 def hugging_face_spec(path: Path) -> ModelSpec:
     """Return the specification of a Hugging Face folder. Raises ConfigError."""
-    from archbench.architectures.pretrained import read_folder_config
-
     try:
-        checked = read_folder_config(path)
+        checked = checkpoint_folders().read_folder_config(path)
     except (OSError, ValueError) as error:
         raise ConfigError(f"{path}: {error}") from error
     return ModelSpec(

@@ -17,7 +17,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
-from archbench.architectures.backbone import Backbone, BackboneConfig
+from archbench.architectures.backbone import TRAINING, Backbone, BackboneConfig
 from archbench.experiments.config import CONF
 from archbench.experiments.config.digest import result_settings, settings_digest
 from archbench.experiments.config.schema import TrainerConfig
@@ -183,8 +183,6 @@ def _adopt_initial(tree: dict[str, Any]) -> Initial | None:
 def _with_training_setting(section: dict[str, Any], tree: dict[str, Any], key: str) -> dict[str, Any]:
     """Return the section of a saved backbone with the value of ``key`` in the configuration, where it changes
     how the model is trained and not what it computes."""
-    from archbench.architectures.pretrained.config_diff import TRAINING  # imports most layers
-
     name = key.removeprefix("backbone.")
     part, _, leaf = name.partition(".")
     saved = section.get(part)
