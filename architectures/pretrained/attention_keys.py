@@ -6,14 +6,14 @@ Rotary positions are in ``rope_parameters``, in older files in ``rope_theta`` an
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
-from archbench.architectures.layers.attention.config import AttentionConfig
+from archbench.architectures.backbones.transformer import TransformerConfig
 from archbench.architectures.layers.layer_pattern import compress_pattern, expand_pattern
 from archbench.architectures.layers.positions import PositionsConfig, Rotary, RotaryScaling
-from archbench.architectures.pretrained.checkpoint import required_value
+from archbench.architectures.pretrained.fields import RESOLVED, Part, Settings, required_value
 from archbench.architectures.pretrained.hf_config import HFConfig
 
 TYPES = {"full_attention": "global", "sliding_attention": "local"}
@@ -42,10 +42,88 @@ def attention_types(is_local: Iterable[bool]) -> list[str]:
     return ["local" if local else "global" for local in is_local]
 
 
-def write_layer_types(attention: AttentionConfig, num_layers: int) -> list[str]:
-    """Return the ``layer_types`` of config.json: the type of each layer."""
+def write_layer_types(config: TransformerConfig, keys: HFConfig) -> HFConfig:
+    """Return the type of each layer."""
     hf_types = {layer_type: name for name, layer_type in TYPES.items()}
-    return [hf_types[kind] for kind in expand_pattern(attention.layers, num_layers)]
+    kinds = expand_pattern(config.attention.layers, config.num_layers)
+    return {"layer_types": [hf_types[kind] for kind in kinds]}
+
+
+def layer_types(default: Callable[[HFConfig], list[str]]) -> Part:
+    """Return the row of ``layer_types``; ``default`` gives the types where config.json does not list them."""
+    return Part(lambda hf: {"attention.layers": read_layer_types(hf, default=default(hf))}, write_layer_types)
+
+
+def every(hf: HFConfig, period: int) -> list[str]:
+    """Return local layers, and a global one at the end of each period."""
+    count = required_value(hf, "num_hidden_layers")
+    return attention_types((layer + 1) % period != 0 for layer in range(count))
+
+
+def read_uniform_window(hf: HFConfig) -> Settings:
+    """Return the window of all layers; null for none."""
+    window = hf["sliding_window"]
+    return {} if window is None else {"attention.window": window, "attention.layers": ["local"]}
+
+
+def write_uniform_window(config: TransformerConfig, keys: HFConfig) -> HFConfig:
+    """Return the window of all layers, that of the first."""
+    return {"sliding_window": config.attention.window_at(0)}
+
+
+def write_optional_window(config: TransformerConfig, keys: HFConfig) -> HFConfig:
+    """Return the window, and whether any layer has it."""
+    local = config.attention.has_local_layers
+    return {"use_sliding_window": local, "sliding_window": config.attention.window if local else None}
+
+
+def rope(
+    *,
+    base: float = 10000.0,
+    fraction: float | None = None,
+    read: Callable[[HFConfig], Settings] | None = None,
+) -> Part:
+    """Return the row of rotary positions.
+
+    Args:
+        base: that of files that name none.
+        fraction: rotated fraction of a head in files that name none; None where all is rotated always.
+        read: reads ``positions`` instead.
+    """
+
+    def read_positions(hf: HFConfig) -> Settings:
+        positions = read_rope(hf, max_length=required_value(hf, "max_position_embeddings"), base=base)
+        if fraction is None:
+            return {"positions": positions}
+        factors = {"partial_rotary_factor": fraction, **hf, **rope_parameters(hf)}
+        return {"positions": replace(positions, fraction=factors["partial_rotary_factor"])}
+
+    def write(config: TransformerConfig, keys: HFConfig) -> HFConfig:
+        parameters = write_rope(config.positions, RESOLVED["attention.head_dim"](config))
+        share = {} if fraction is None else {"partial_rotary_factor": config.positions.fraction}
+        return {"rope_parameters": parameters | share}
+
+    return Part(read or read_positions, write)
+
+
+def layer_rope(base_key: str, local: str | float, *, scales_both: bool = False) -> Part:
+    """Return the row of rotary positions with a separate base in local layers.
+
+    Older files have the base under ``base_key``, and that of local layers under ``local`` if it is a key.
+    """
+
+    def read(hf: HFConfig) -> Settings:
+        length = hf.get("max_position_embeddings")
+        local_base = hf[local] if isinstance(local, str) else local
+        positions = read_layer_rope(
+            hf, max_length=length, base=hf[base_key], local_base=local_base, scales_both=scales_both
+        )
+        return {"positions": positions}
+
+    def write(config: TransformerConfig, keys: HFConfig) -> HFConfig:
+        return {"rope_parameters": write_layer_rope(config.positions, RESOLVED["attention.head_dim"](config))}
+
+    return Part(read, write)
 
 
 SCALING_KEYS = {
@@ -65,7 +143,7 @@ def read_rope(hf: HFConfig, *, max_length: int, base: float = 10000.0) -> Positi
     rope = rope_parameters(hf)
     scaling = _read_scaling(rope, max_length)
     fraction = rope.get("partial_rotary_factor", hf.get("partial_rotary_factor"))
-    if scaling.long_factors is not None and fraction is not None and "hidden_size" in hf:
+    if scaling.long_factors is not None and fraction is not None and hf.get("num_attention_heads"):
         head_dim = hf.get("head_dim") or hf["hidden_size"] // hf["num_attention_heads"]
         if int(head_dim * fraction) // 2 != len(scaling.long_factors):
             raise ValueError(
@@ -166,7 +244,7 @@ def resolve_rope(positions: PositionsConfig, head_dim: int) -> PositionsConfig:
 
 
 def read_layer_rope(
-    hf: HFConfig, *, max_length: int, base: float, local_base: float, scales_both: bool = False
+    hf: HFConfig, *, max_length: Any, base: float, local_base: float, scales_both: bool = False
 ) -> PositionsConfig:
     """Return the rotary positions of a model with a separate base, unscaled, in local layers.
 

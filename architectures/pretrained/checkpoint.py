@@ -1,6 +1,8 @@
 """Contract of a family of Hugging Face checkpoints: its configuration and its tensors, in both directions.
 
-A family is a subclass of ``Checkpoint`` in a module of this package, where ``families`` finds it.
+A family is a subclass of ``Checkpoint`` in a module of this package, where ``families`` finds it: a table of
+the keys of config.json (``fields``), settings that all of its models have (``fixed``), and ``rules`` of its
+tensors.
 """
 
 from __future__ import annotations
@@ -10,10 +12,11 @@ import pkgutil
 from abc import ABC, abstractmethod
 from collections.abc import Collection
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from archbench.architectures.backbone import Backbone
 from archbench.architectures.checkpoint_folders import Blueprint
+from archbench.architectures.pretrained.fields import Settings, Table, make_config, read_settings, write_keys
 from archbench.architectures.pretrained.hf_config import HFConfig
 from archbench.architectures.pretrained.tensor_rules import Rule
 
@@ -29,6 +32,12 @@ class Checkpoint(ABC):
     """Our class of its models."""
     model_types: ClassVar[tuple[str, ...]]
     """Values of ``model_type`` in config.json that belong to this family."""
+    architecture: ClassVar[str]
+    """Name of the Hugging Face class."""
+    fields: ClassVar[Table]
+    """Keys of config.json, and our settings."""
+    fixed: ClassVar[Settings] = {}
+    """Settings of ours that all models of the family have."""
     wrappers: ClassVar[dict[str, str]] = {}
     """Values of ``model_type`` of models that read images too, and the class of their language model, which
     is of this family. Only the language model is loaded."""
@@ -46,16 +55,24 @@ class Checkpoint(ABC):
     """
 
     @classmethod
-    @abstractmethod
     def read_config(cls, hf: HFConfig) -> Blueprint:
         """Return our model for the content of config.json.
 
         Raises:
             ValueError: names a key with a value that has no counterpart here.
         """
+        settings = cls.fixed | read_settings(cls.fields, hf)
+        sizes = {name: settings.pop(name) for name in ("vocab_size", "max_length")}
+        backbone_class = cls.class_of(settings)
+        config = make_config(backbone_class.Config, settings)
+        return Blueprint(backbone_class=backbone_class, config=config, **sizes)
 
     @classmethod
-    @abstractmethod
+    def class_of(cls, settings: Settings) -> type[Backbone]:
+        """Return our class of a model with these settings."""
+        return cls.backbone_class
+
+    @classmethod
     def write_config(cls, model: Backbone) -> HFConfig:
         """Return config.json for one of our models that the family ``can_express``.
 
@@ -64,6 +81,8 @@ class Checkpoint(ABC):
         Raises:
             ValueError: the model cannot be expressed at all.
         """
+        names = {"architectures": [cls.architecture], "model_type": cls.model_types[0]}
+        return names | write_keys(cls.fields, model)
 
     @classmethod
     @abstractmethod
@@ -131,57 +150,3 @@ def families() -> list[type[Checkpoint]]:
             if is_defined_here and issubclass(value, Checkpoint) and "model_types" in vars(value):
                 checkpoint_classes.append(value)
     return checkpoint_classes
-
-
-def supported_value(hf: HFConfig, key: str, *allowed: Any, default: Any = None) -> Any:
-    """Return the value of a key of config.json, which must be one of ``allowed``.
-
-    Raises:
-        ValueError: names key, value and what is supported.
-    """
-    value = hf.get(key, default)
-    if value not in allowed:
-        raise ValueError(
-            f"config.json: {key}={value!r} is not supported, only {' or '.join(map(repr, allowed))}"
-        )
-    return value
-
-
-def required_value(hf: HFConfig, key: str) -> Any:
-    """Return the value of a key that config.json must have. Raises ValueError if it is missing."""
-    if hf.get(key) is None:
-        raise ValueError(f"config.json: {key} is missing")
-    return hf[key]
-
-
-def read_head_dim(hf: HFConfig) -> int | None:
-    """Return the width of a head; where config.json names none, the model's divided by the heads, rounded
-    down. None where it divides."""
-    width, heads = required_value(hf, "hidden_size"), required_value(hf, "num_attention_heads")
-    if hf.get("head_dim") is not None or not heads:
-        return hf.get("head_dim")
-    return int(width // heads) if width % heads else None
-
-
-ACTIVATIONS = {
-    "gelu": "gelu",
-    "gelu_new": "gelu_tanh",
-    "gelu_pytorch_tanh": "gelu_tanh",
-    "gelu_fast": "gelu_tanh",
-    "relu": "relu",
-    "relu2": "relu_squared",
-    "silu": "silu",
-    "swish": "silu",
-    "quick_gelu": "quick_gelu",
-}
-"""Our names of their activations; of synonyms, the first is written."""
-
-
-def read_activation(hf: HFConfig, key: str, default: str) -> str:
-    """Return our name of an activation in config.json. Raises ValueError if it is not supported."""
-    return ACTIVATIONS[supported_value(hf, key, *ACTIVATIONS, default=default)]
-
-
-def write_activation(activation: str) -> str:
-    """Return the Hugging Face name of an activation."""
-    return next(name for name, value in ACTIVATIONS.items() if value == activation)

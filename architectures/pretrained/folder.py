@@ -17,7 +17,8 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from archbench.architectures.backbone import Backbone
-from archbench.architectures.pretrained.checkpoint import Blueprint, Checkpoint, families, supported_value
+from archbench.architectures.pretrained.checkpoint import Blueprint, Checkpoint, families
+from archbench.architectures.pretrained.fields import supported_value
 from archbench.architectures.pretrained.hf_config import HFConfig, check_config, with_file_keys
 from archbench.architectures.pretrained.tensor_rules import Entry, FixedRow, Repeated, Rule, Unused
 

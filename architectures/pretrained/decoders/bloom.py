@@ -6,20 +6,10 @@ from functools import partial
 from typing import ClassVar
 
 from archbench.architectures.backbone import Backbone
-from archbench.architectures.backbones.decoder import Decoder, DecoderConfig
-from archbench.architectures.layers.attention.config import AttentionConfig
-from archbench.architectures.layers.block import BlockConfig
-from archbench.architectures.layers.embedding import EmbeddingConfig
-from archbench.architectures.layers.feedforward import FeedForwardConfig
-from archbench.architectures.layers.positions import PositionsConfig
-from archbench.architectures.pretrained.checkpoint import (
-    Blueprint,
-    Checkpoint,
-    required_value,
-    supported_value,
-)
+from archbench.architectures.backbones.decoder import Decoder
+from archbench.architectures.pretrained.checkpoint import Checkpoint
 from archbench.architectures.pretrained.decoders.llama import decoder_config
-from archbench.architectures.pretrained.hf_config import HFConfig
+from archbench.architectures.pretrained.fields import OPTIONAL, Field, Only, Settings, Table, Written
 from archbench.architectures.pretrained.tensor_rules import ByHead, Rule, Same, head, layered, linear
 
 
@@ -28,58 +18,37 @@ class Bloom(Checkpoint):
 
     backbone_class = Decoder
     model_types = ("bloom",)
+    architecture = "BloomForCausalLM"
     aliases: ClassVar[dict[str, str]] = {
         "n_embed": "hidden_size",
         "num_attention_heads": "n_head",
         "num_hidden_layers": "n_layer",
     }
-
-    @classmethod
-    def read_config(cls, hf: HFConfig) -> Blueprint:
-        supported_value(hf, "apply_residual_connection_post_layernorm", False, default=False)
-        width = required_value(hf, "hidden_size")
-        config = DecoderConfig(
-            d_model=width,
-            d_ff=4 * width,
-            num_layers=required_value(hf, "n_layer"),
-            norm_eps=hf.get("layer_norm_epsilon", 1e-5),
-            tie_embeddings=hf.get("tie_word_embeddings", True),
-            attention=AttentionConfig(
-                num_heads=required_value(hf, "n_head"),
-                bias=True,
-                out_bias=True,
-                dropout=hf.get("attention_dropout") or 0.0,
-            ),
-            positions=PositionsConfig(kind="alibi"),
-            block=BlockConfig(norm="layernorm", dropout=hf.get("hidden_dropout") or 0.0),
-            feedforward=FeedForwardConfig(activation="gelu_tanh", gated=False, bias=True),
-            embedding=EmbeddingConfig(norm=True),
-        )
-        return Blueprint(
-            backbone_class=Decoder,
-            config=config,
-            vocab_size=required_value(hf, "vocab_size"),
-            max_length=hf.get("seq_length", 2048),
-        )
-
-    @classmethod
-    def write_config(cls, model: Backbone) -> HFConfig:
-        c = decoder_config(model)
-        return {
-            "architectures": ["BloomForCausalLM"],
-            "model_type": "bloom",
-            "vocab_size": model.vocab_size,
-            "seq_length": model.max_length,
-            "hidden_size": c.width,
-            "n_layer": c.num_layers,
-            "n_head": c.attention.num_heads,
-            "layer_norm_epsilon": c.norm_eps,
-            "tie_word_embeddings": c.tie_embeddings,
-            "attention_dropout": c.attention.dropout,
-            "hidden_dropout": c.block.dropout,
-            "bos_token_id": None,
-            "eos_token_id": None,
-        }
+    fields: ClassVar[Table] = {
+        "apply_residual_connection_post_layernorm": Only(False),
+        "hidden_size": Field("d_model"),
+        "n_inner": Field("d_ff", lambda hf: 4 * hf["hidden_size"], ignored=True, written=False),
+        "n_layer": Field("num_layers"),
+        "layer_norm_epsilon": Field("norm_eps", 1e-5),
+        "tie_word_embeddings": Field("tie_embeddings", True),
+        "n_head": Field("attention.num_heads"),
+        "attention_dropout": Field("attention.dropout", 0.0, unset=OPTIONAL),
+        "hidden_dropout": Field("block.dropout", 0.0, unset=OPTIONAL),
+        "vocab_size": Field("vocab_size"),
+        "seq_length": Field("max_length", 2048),
+        "bos_token_id": Written(None),
+        "eos_token_id": Written(None),
+    }
+    fixed: ClassVar[Settings] = {
+        "attention.bias": True,
+        "attention.out_bias": True,
+        "positions.kind": "alibi",
+        "block.norm": "layernorm",
+        "feedforward.activation": "gelu_tanh",
+        "feedforward.gated": False,
+        "feedforward.bias": True,
+        "embedding.norm": True,
+    }
 
     @classmethod
     def rules(cls, model: Backbone) -> list[Rule]:

@@ -9,19 +9,33 @@ from typing import ClassVar
 
 from archbench.architectures.backbone import Backbone
 from archbench.architectures.backbones.decoder import Decoder, DecoderConfig
-from archbench.architectures.layers.attention.config import AttentionConfig, LatentConfig
+from archbench.architectures.backbones.moe import MoE
+from archbench.architectures.backbones.transformer import TransformerConfig
+from archbench.architectures.layers.attention.config import LatentConfig
 from archbench.architectures.layers.layer_pattern import compress_pattern
-from archbench.architectures.layers.moe.config import ExpertsConfig
-from archbench.architectures.layers.positions import PositionsConfig, RotaryScaling
-from archbench.architectures.pretrained.attention_keys import rope_parameters, write_rope, yarn_mscale
-from archbench.architectures.pretrained.checkpoint import Blueprint, required_value, supported_value
-from archbench.architectures.pretrained.decoders.llama import (
-    COMMON,
-    LlamaLike,
-    check_width,
-    decoder_config,
+from archbench.architectures.layers.positions import RotaryScaling
+from archbench.architectures.pretrained.attention_keys import (
+    read_rope,
+    rope_parameters,
+    write_rope,
+    yarn_mscale,
 )
-from archbench.architectures.pretrained.decoders.moe import has_experts, mixture
+from archbench.architectures.pretrained.decoders.llama import LLAMA, LlamaLike
+from archbench.architectures.pretrained.decoders.moe import check_shared, has_experts
+from archbench.architectures.pretrained.fields import (
+    HEAD_DIM,
+    WHOLE_HEADS,
+    Beside,
+    Condition,
+    Field,
+    Part,
+    Settings,
+    Table,
+    Written,
+    conditional,
+    required_value,
+    supported_value,
+)
 from archbench.architectures.pretrained.hf_config import HFConfig
 from archbench.architectures.pretrained.tensor_rules import (
     FEEDFORWARD,
@@ -42,126 +56,112 @@ ATTENTION: tuple[Rule, ...] = (
 )
 
 
+def read_positions(hf: HFConfig) -> Settings:
+    """Return the rotary positions, and the scale of the scores that their scaling gives."""
+    positions = read_rope(hf, max_length=required_value(hf, "max_position_embeddings"))
+    scale, mscale = (hf["qk_nope_head_dim"] + hf["qk_rope_head_dim"]) ** -0.5, rope_parameters(hf)
+    if positions.scaling.kind != "none" and mscale.get("mscale_all_dim"):
+        scale *= yarn_mscale(positions.scaling.factor, mscale["mscale_all_dim"]) ** 2
+    return {"positions": positions, "attention.scale": scale}
+
+
+def write_positions(config: DecoderConfig, keys: HFConfig) -> HFConfig:
+    """Return the rotary positions, with the scale of the scores. Raises ValueError without latents."""
+    latent = config.attention.latent
+    if latent.kv_rank is None:
+        raise ValueError("attention.latent.kv_rank=None, there are no latents")
+    scale = config.attention.scale or (latent.nope_dim + latent.rope_dim) ** -0.5
+    rope = write_rope(config.positions, latent.rope_dim)
+    return {"rope_parameters": rope | _mscale(scale, latent, config.positions.scaling)}
+
+
+def _are_sparse(hf: HFConfig) -> bool:
+    """Return True if some layers have experts."""
+    return bool(hf["first_k_dense_replace"] < hf["num_hidden_layers"])
+
+
+SPARSE = Condition(reads=_are_sparse, writes=lambda config: "experts" in config.feedforward_types)
+
+
+def read_feedforwards(hf: HFConfig) -> Settings:
+    """Return the feed-forwards, of which the first are dense; no rows where all are."""
+    if not _are_sparse(hf):
+        return {}
+    supported_value(hf, "mlp_bias", False)  # of the experts; dense layers may have biases
+    dense = hf["first_k_dense_replace"]
+    types = ["dense"] * dense + ["experts"] * (hf["num_hidden_layers"] - dense)
+    return {
+        "feedforwards": compress_pattern(types),
+        "experts.balance_coefficient": 0.0,  # their classes have no balance loss
+    }
+
+
+def write_feedforwards(config: DecoderConfig, keys: HFConfig) -> HFConfig:
+    """Return the number of dense layers."""
+    return {"first_k_dense_replace": config.feedforward_types.count("dense")}
+
+
+def read_method(hf: HFConfig) -> Settings:
+    """Return the groups of experts, of which one method takes account."""
+    method = supported_value(hf, "topk_method", "greedy", "group_limited_greedy")
+    limited = method == "group_limited_greedy"
+    return {
+        "experts.num_groups": hf["n_group"] if limited else 1,
+        "experts.groups_per_token": hf["topk_group"] if limited else 1,
+    }
+
+
+def write_method(config: DecoderConfig, keys: HFConfig) -> HFConfig:
+    """Return the groups of experts."""
+    groups = config.experts.num_groups
+    return {
+        "topk_method": "greedy" if groups == 1 else "group_limited_greedy",
+        "n_group": groups,
+        "topk_group": config.experts.groups_per_token,
+    }
+
+
+EXPERTS: Table = {
+    "n_routed_experts": Field("experts.num_experts", 64),
+    "num_experts_per_tok": Field("experts.experts_per_token"),
+    "moe_intermediate_size": Field("experts.d_ff", 1407),
+    "n_shared_experts": Field("experts.num_shared_experts", 2, check=check_shared),
+    "routed_scaling_factor": Field("experts.scaling", 1.0),
+    "n_group": Beside(None),
+    "topk_group": Beside(None),
+    "topk_method": Part(read_method, write_method, default="greedy"),
+    "norm_topk_prob": Field("experts.renormalise", False, names={False: False}),
+}
+
+
 class DeepseekV2(LlamaLike):
     """``DeepseekV2ForCausalLM``; its rotation is always of neighbouring pairs."""
 
     model_types = ("deepseek_v2",)
     architecture = "DeepseekV2ForCausalLM"
     aliases: ClassVar[dict[str, str]] = {"num_experts": "n_routed_experts"}
-    reads_mlp_bias = True
-    defaults: ClassVar[HFConfig] = {
-        "first_k_dense_replace": 0,
-        "kv_lora_rank": 512,
-        "q_lora_rank": 1536,
-        "qk_nope_head_dim": 128,
-        "qk_rope_head_dim": 64,
-        "v_head_dim": 128,
-        "n_routed_experts": 64,
-        "n_shared_experts": 2,
-        "num_experts_per_tok": None,
-        "moe_intermediate_size": 1407,
-        "n_group": None,
-        "topk_group": None,
-        "topk_method": "greedy",
-        "norm_topk_prob": False,
-        "routed_scaling_factor": 1.0,
+    fields = LLAMA | {
+        "num_attention_heads": WHOLE_HEADS,
+        "head_dim": replace(HEAD_DIM, ignored=True, written=False),
+        "mlp_bias": Field("feedforward.bias", False),
+        "kv_lora_rank": Field("attention.latent.kv_rank", 512),
+        "q_lora_rank": Field("attention.latent.q_rank", 1536),
+        "qk_nope_head_dim": Field("attention.latent.nope_dim", 128),
+        "qk_rope_head_dim": Field("attention.latent.rope_dim", 64),
+        "v_head_dim": Field("attention.latent.v_dim", 128),
+        "rope_parameters": Part(read_positions, write_positions),
+        "first_k_dense_replace": Part(read_feedforwards, write_feedforwards, default=0),
+        **conditional(EXPERTS, SPARSE),
     }
+    fixed: ClassVar[Settings] = {"positions.interleaved": True}
 
     @classmethod
-    def read_config(cls, hf: HFConfig) -> Blueprint:
-        hf = COMMON | cls.defaults | hf
-        dense, layers = hf["first_k_dense_replace"], required_value(hf, "num_hidden_layers")
-        blueprint = super().read_config(hf)
-        if dense >= layers:
-            return blueprint
-        supported_value(hf, "mlp_bias", False)  # of the experts; dense layers may have biases
-        feedforwards = compress_pattern(["dense"] * dense + ["experts"] * (layers - dense))
-        return mixture(blueprint, feedforwards, cls.read_experts(hf))
-
-    @classmethod
-    def read_experts(cls, hf: HFConfig) -> ExpertsConfig:
-        """Return the settings of the experts."""
-        limited = (
-            supported_value(hf, "topk_method", "greedy", "group_limited_greedy") == "group_limited_greedy"
-        )
-        supported_value(hf, "norm_topk_prob", False)
-        return replace(
-            _common_experts(hf),
-            renormalise=False,
-            num_groups=hf["n_group"] if limited else 1,
-            groups_per_token=hf["topk_group"] if limited else 1,
-        )
+    def class_of(cls, settings: Settings) -> type[Backbone]:
+        return MoE if "feedforwards" in settings else Decoder
 
     @classmethod
     def can_express(cls, model: Backbone) -> bool:
         return type(model) is Decoder or has_experts(model)
-
-    @classmethod
-    def read_positions(cls, hf: HFConfig) -> PositionsConfig:
-        return replace(super().read_positions(hf), interleaved=cls.interleaved(hf))
-
-    @classmethod
-    def interleaved(cls, hf: HFConfig) -> bool:
-        """Return True if neighbouring dimensions are rotated as pairs."""
-        return True
-
-    @classmethod
-    def read_attention(cls, hf: HFConfig) -> AttentionConfig:
-        latent = LatentConfig(
-            kv_rank=hf["kv_lora_rank"],
-            q_rank=hf["q_lora_rank"],
-            nope_dim=hf["qk_nope_head_dim"],
-            rope_dim=hf["qk_rope_head_dim"],
-            v_dim=hf["v_head_dim"],
-        )
-        rope = rope_parameters(hf)
-        scale = (latent.nope_dim + latent.rope_dim) ** -0.5
-        scaling = cls.read_positions(hf).scaling
-        if scaling.kind != "none" and rope.get("mscale_all_dim"):
-            scale *= yarn_mscale(scaling.factor, rope["mscale_all_dim"]) ** 2
-        heads = hf["num_key_value_heads"]
-        return replace(
-            super().read_attention(hf | {"head_dim": None}), num_kv_heads=heads, latent=latent, scale=scale
-        )
-
-    @classmethod
-    def write_config(cls, model: Backbone) -> HFConfig:
-        check_width(model)
-        c = decoder_config(model)
-        latent = c.attention.latent
-        if latent.kv_rank is None:
-            raise ValueError("attention.latent.kv_rank=None, there are no latents")
-        rope = write_rope(c.positions, latent.rope_dim)
-        scale = c.attention.scale or (latent.nope_dim + latent.rope_dim) ** -0.5
-        hf = super().write_config(model) | {
-            "first_k_dense_replace": c.feedforward_types.count("dense"),
-            "kv_lora_rank": latent.kv_rank,
-            "q_lora_rank": latent.q_rank,
-            "qk_nope_head_dim": latent.nope_dim,
-            "qk_rope_head_dim": latent.rope_dim,
-            "v_head_dim": latent.v_dim,
-            "rope_parameters": rope | _mscale(scale, latent, c.positions.scaling),
-        }
-        del hf["head_dim"]
-        return hf | (cls.write_experts(c) if "experts" in c.feedforward_types else {})
-
-    @classmethod
-    def write_experts(cls, config: DecoderConfig) -> HFConfig:
-        """Return the keys of its experts."""
-        e = config.experts
-        if not e.num_shared_experts:
-            raise ValueError("experts.num_shared_experts=0, there are always some")
-        return {
-            "n_routed_experts": e.num_experts,
-            "n_shared_experts": e.num_shared_experts,
-            "num_experts_per_tok": e.experts_per_token,
-            "moe_intermediate_size": config.expert_width,
-            "routed_scaling_factor": e.scaling,
-            "n_group": e.num_groups,
-            "topk_group": e.groups_per_token,
-            "topk_method": "greedy" if e.num_groups == 1 else "group_limited_greedy",
-            "norm_topk_prob": e.renormalise,
-        }
 
     @classmethod
     def feedforward_rules(cls, config: DecoderConfig) -> Sequence[Rule]:
@@ -176,6 +176,37 @@ class DeepseekV2(LlamaLike):
         return [*linear(f"self_attn.{'q_proj' if direct else 'q_b_proj'}", "mixer.q"), *ATTENTION]
 
 
+def check_groups(config: TransformerConfig) -> None:
+    """Raise ValueError for groups of one expert."""
+    if config.experts.num_experts == config.experts.num_groups:
+        raise ValueError(f"experts.num_groups={config.experts.num_groups}, a group has at least two experts")
+
+
+def read_sigmoid(hf: HFConfig) -> Settings:
+    """Return the settings of experts that are chosen by sigmoids and a bias."""
+    supported_value(hf, "scoring_func", "sigmoid")
+    return {
+        "experts.score": "sigmoid",
+        "experts.bias_rate": 0.0,  # which training leaves as it is
+        "experts.balance_counts": "affinity",
+    }
+
+
+SIGMOID: Table = {
+    "scoring_func": Part(read_sigmoid, lambda config, keys: {"scoring_func": "sigmoid"}, default="sigmoid"),
+    "n_routed_experts": Field("experts.num_experts", 256, check=check_groups),
+    "num_experts_per_tok": Field("experts.experts_per_token", 8, required=True),
+    "moe_intermediate_size": Field("experts.d_ff", 2048),
+    "n_shared_experts": Field("experts.num_shared_experts", 1, check=check_shared),
+    "routed_scaling_factor": Field("experts.scaling", 2.5),
+    "n_group": Field("experts.num_groups", 8),
+    "topk_group": Field("experts.groups_per_token", 4),
+    "topk_method": Written("noaux_tc"),
+    "norm_topk_prob": Field("experts.renormalise", True),
+}
+"""Keys of experts that are chosen by sigmoids."""
+
+
 class DeepseekV3(DeepseekV2):
     """``DeepseekV3ForCausalLM``."""
 
@@ -183,58 +214,11 @@ class DeepseekV3(DeepseekV2):
     model_types = ("deepseek_v3",)
     architecture = "DeepseekV3ForCausalLM"
     aliases: ClassVar[dict[str, str]] = {"num_local_experts": "n_routed_experts"}
-    defaults: ClassVar[HFConfig] = DeepseekV2.defaults | {
-        "first_k_dense_replace": 3,
-        "n_routed_experts": 256,
-        "n_shared_experts": 1,
-        "num_experts_per_tok": 8,
-        "moe_intermediate_size": 2048,
-        "n_group": 8,
-        "topk_group": 4,
-        "norm_topk_prob": True,
-        "routed_scaling_factor": 2.5,
+    fields = DeepseekV2.fields | {
+        "first_k_dense_replace": Part(read_feedforwards, write_feedforwards, default=3),
+        "rope_interleave": Field("positions.interleaved", True),
+        **conditional(SIGMOID, SPARSE),
     }
-
-    @classmethod
-    def read_experts(cls, hf: HFConfig) -> ExpertsConfig:
-        supported_value(hf, "scoring_func", "sigmoid", default="sigmoid")
-        return replace(
-            _common_experts(hf),
-            score="sigmoid",
-            renormalise=hf["norm_topk_prob"],
-            num_groups=hf["n_group"],
-            groups_per_token=hf["topk_group"],
-            bias_rate=0.0,  # which training leaves as it is
-            balance_counts="affinity",
-        )
-
-    @classmethod
-    def write_experts(cls, config: DecoderConfig) -> HFConfig:
-        e = config.experts
-        if e.num_experts == e.num_groups:
-            raise ValueError(f"experts.num_groups={e.num_groups}, a group has at least two experts")
-        return super().write_experts(config) | {"topk_method": "noaux_tc", "scoring_func": "sigmoid"}
-
-    @classmethod
-    def interleaved(cls, hf: HFConfig) -> bool:
-        return hf.get("rope_interleave", True)
-
-    @classmethod
-    def write_config(cls, model: Backbone) -> HFConfig:
-        interleaved = decoder_config(model).positions.interleaved
-        return super().write_config(model) | {"rope_interleave": interleaved}
-
-
-def _common_experts(hf: HFConfig) -> ExpertsConfig:
-    """Return the settings of experts that both versions share, and defaults for the remaining ones."""
-    return ExpertsConfig(
-        num_experts=hf["n_routed_experts"],
-        experts_per_token=required_value(hf, "num_experts_per_tok"),
-        d_ff=hf["moe_intermediate_size"],
-        num_shared_experts=hf["n_shared_experts"],
-        scaling=hf["routed_scaling_factor"],
-        balance_coefficient=0.0,  # their classes have no balance loss
-    )
 
 
 def _mscale(scale: float, latent: LatentConfig, scaling: RotaryScaling) -> dict[str, float]:

@@ -5,22 +5,19 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import ClassVar
 
-from archbench.architectures.backbone import Backbone
-from archbench.architectures.backbones.transformer import HeadConfig
-from archbench.architectures.layers.attention.config import AttentionConfig
 from archbench.architectures.layers.block import BlockConfig
-from archbench.architectures.layers.embedding import EmbeddingConfig
-from archbench.architectures.layers.positions import PositionsConfig
-from archbench.architectures.pretrained.attention_keys import (
-    attention_types,
-    read_layer_rope,
-    read_layer_types,
-    write_layer_rope,
-    write_layer_types,
+from archbench.architectures.pretrained.attention_keys import every, layer_rope, layer_types
+from archbench.architectures.pretrained.decoders.llama import LLAMA, LlamaLike
+from archbench.architectures.pretrained.fields import (
+    ACTIVATIONS,
+    HEAD_DIM,
+    WHOLE_HEADS,
+    Beside,
+    Field,
+    Only,
+    Settings,
+    without,
 )
-from archbench.architectures.pretrained.checkpoint import required_value, supported_value
-from archbench.architectures.pretrained.decoders.llama import LlamaLike, check_width, decoder_config
-from archbench.architectures.pretrained.hf_config import HFConfig
 
 
 class Gemma2(LlamaLike):
@@ -28,54 +25,31 @@ class Gemma2(LlamaLike):
 
     model_types = ("gemma2",)
     architecture = "Gemma2ForCausalLM"
-    activation = "hidden_activation"
-    defaults: ClassVar[HFConfig] = {
-        "hidden_activation": "gelu_pytorch_tanh",
-        "num_key_value_heads": 4,
-        "head_dim": 256,
-        "tie_word_embeddings": True,
-        "query_pre_attn_scalar": 256,
-        "sliding_window": 4096,
-        "attn_logit_softcapping": 50.0,
-        "final_logit_softcapping": 30.0,
+    fields = without(LLAMA, "hidden_act") | {
+        "num_attention_heads": WHOLE_HEADS,
+        "num_key_value_heads": Field("attention.num_kv_heads", 4),
+        "head_dim": replace(HEAD_DIM, missing=256),
+        "tie_word_embeddings": Field("tie_embeddings", True),
+        "hidden_activation": Field("feedforward.activation", "gelu_pytorch_tanh", names=ACTIVATIONS),
+        "use_bidirectional_attention": Only(None, others=(False,)),
+        "query_pre_attn_scalar": Field(
+            "attention.scale", 256, read=lambda value: value**-0.5, write=lambda scale: round(scale**-2)
+        ),
+        "attn_logit_softcapping": Field("attention.softcap", 50.0),
+        "sliding_window": Field("attention.window", 4096),
+        "layer_types": layer_types(lambda hf: ["local", "global"]),
+        "final_logit_softcapping": Field("head.softcap", 30.0),
     }
-    block = BlockConfig(norm="rmsnorm_offset", placement="sandwich")
-    embedding = EmbeddingConfig(scale=True)
+    fixed: ClassVar[Settings] = {
+        "block": BlockConfig(norm="rmsnorm_offset", placement="sandwich"),
+        "embedding.scale": True,
+    }
     norms: ClassVar[dict[str, str]] = {
         "input_layernorm": "mixer_residual.before",
         "post_attention_layernorm": "mixer_residual.after",
         "pre_feedforward_layernorm": "feedforward_residual.before",
         "post_feedforward_layernorm": "feedforward_residual.after",
     }
-
-    @classmethod
-    def read_attention(cls, hf: HFConfig) -> AttentionConfig:
-        supported_value(hf, "use_bidirectional_attention", None, False)
-        return replace(
-            super().read_attention(hf),
-            scale=hf["query_pre_attn_scalar"] ** -0.5,
-            softcap=hf["attn_logit_softcapping"],
-            window=hf["sliding_window"],
-            layers=read_layer_types(hf, default=["local", "global"]),
-        )
-
-    @classmethod
-    def read_head(cls, hf: HFConfig) -> HeadConfig:
-        return HeadConfig(softcap=hf["final_logit_softcapping"])
-
-    @classmethod
-    def write_config(cls, model: Backbone) -> HFConfig:
-        check_width(model)
-        c = decoder_config(model)
-        hf = super().write_config(model)
-        scale = c.attention.scale or hf["head_dim"] ** -0.5
-        return hf | {
-            "query_pre_attn_scalar": round(scale**-2),
-            "sliding_window": c.attention.window,
-            "layer_types": write_layer_types(c.attention, c.num_layers),
-            "attn_logit_softcapping": c.attention.softcap,
-            "final_logit_softcapping": c.head.softcap,
-        }
 
 
 class Gemma3(Gemma2):
@@ -89,36 +63,23 @@ class Gemma3(Gemma2):
     ignored_in_wrappers = ("final_logit_softcapping",)
     ignored = (*Gemma2.ignored, r"^(model\.)?(vision_tower|multi_modal_projector)\.")
     architecture = "Gemma3ForCausalLM"
-    defaults: ClassVar[HFConfig] = Gemma2.defaults | {
-        "attn_logit_softcapping": None,
-        "final_logit_softcapping": None,
-        "sliding_window_pattern": 6,  # every sixth layer is global
+    fields = Gemma2.fields | {
         # What text_config of published models lacks.
-        "num_attention_heads": 8,
-        "vocab_size": 262208,
-        "max_position_embeddings": 131072,
-    }
-
-    @classmethod
-    def read_attention(cls, hf: HFConfig) -> AttentionConfig:
-        if hf.get("layer_types") is None:
-            every, count = hf["sliding_window_pattern"], required_value(hf, "num_hidden_layers")
-            kinds = {"local": "sliding_attention", "global": "full_attention"}
-            local = attention_types((layer + 1) % every != 0 for layer in range(count))
-            hf = hf | {"layer_types": [kinds[kind] for kind in local]}
+        "num_attention_heads": replace(WHOLE_HEADS, default=8, required=True),
+        "vocab_size": Field("vocab_size", 262208, required=True),
+        "max_position_embeddings": Field("max_length", 131072, required=True),
+        "rope_theta": Beside(1e6),
+        "rope_local_base_freq": Beside(1e4),
+        "rope_parameters": layer_rope("rope_theta", "rope_local_base_freq"),
+        "sliding_window_pattern": Beside(6),  # every sixth layer is global
+        "layer_types": layer_types(
+            lambda hf: every(hf, hf["sliding_window_pattern"]) if hf.get("layer_types") is None else []
+        ),
         # A soft cap of the scores may be in config.json, and is not read there.
-        return replace(super().read_attention(hf), qk_norm="head", softcap=None)
-
-    @classmethod
-    def read_positions(cls, hf: HFConfig) -> PositionsConfig:
-        length = required_value(hf, "max_position_embeddings")
-        base, local = hf.get("rope_theta", 1e6), hf.get("rope_local_base_freq", 1e4)
-        return read_layer_rope(hf, max_length=length, base=base, local_base=local)
-
-    @classmethod
-    def write_config(cls, model: Backbone) -> HFConfig:
-        hf = super().write_config(model)
-        return hf | {"rope_parameters": write_layer_rope(decoder_config(model).positions, hf["head_dim"])}
+        "attn_logit_softcapping": Field("attention.softcap", None, ignored=True),
+        "final_logit_softcapping": Field("head.softcap", None),
+    }
+    fixed: ClassVar[Settings] = Gemma2.fixed | {"attention.qk_norm": "head"}
 
     @classmethod
     def current_name(cls, name: str) -> str:

@@ -5,20 +5,17 @@ from __future__ import annotations
 from typing import ClassVar
 
 from archbench.architectures.backbone import Backbone
-from archbench.architectures.backbones.decoder import Decoder, DecoderConfig
-from archbench.architectures.layers.attention.config import AttentionConfig
-from archbench.architectures.layers.block import BlockConfig
-from archbench.architectures.layers.feedforward import FeedForwardConfig
-from archbench.architectures.layers.positions import PositionsConfig
-from archbench.architectures.pretrained.checkpoint import (
-    Blueprint,
-    Checkpoint,
-    read_activation,
-    required_value,
-    supported_value,
-    write_activation,
+from archbench.architectures.backbones.decoder import Decoder
+from archbench.architectures.pretrained.checkpoint import Checkpoint
+from archbench.architectures.pretrained.fields import (
+    ACTIVATIONS,
+    OPTIONAL,
+    Field,
+    Only,
+    Settings,
+    Table,
+    Written,
 )
-from archbench.architectures.pretrained.hf_config import HFConfig
 from archbench.architectures.pretrained.tensor_rules import (
     Rule,
     Same,
@@ -35,6 +32,7 @@ class GPT2(Checkpoint):
 
     backbone_class = Decoder
     model_types = ("gpt2",)
+    architecture = "GPT2LMHeadModel"
     aliases: ClassVar[dict[str, str]] = {
         "hidden_size": "n_embd",
         "num_attention_heads": "n_head",
@@ -42,59 +40,33 @@ class GPT2(Checkpoint):
         "max_position_embeddings": "n_positions",
     }
     ignored = (r"attn\.(bias|masked_bias)", r"crossattention\.bias")
-
-    @classmethod
-    def read_config(cls, hf: HFConfig) -> Blueprint:
-        supported_value(hf, "scale_attn_weights", True, default=True)
-        supported_value(hf, "scale_attn_by_inverse_layer_idx", False, default=False)
-        supported_value(hf, "add_cross_attention", False, default=False)
-        config = DecoderConfig(
-            d_model=required_value(hf, "n_embd"),
-            d_ff=hf.get("n_inner") or 4 * hf["n_embd"],
-            num_layers=required_value(hf, "n_layer"),
-            norm_eps=hf.get("layer_norm_epsilon", 1e-5),
-            tie_embeddings=hf.get("tie_word_embeddings", True),
-            attention=AttentionConfig(
-                num_heads=required_value(hf, "n_head"),
-                bias=True,
-                out_bias=True,
-                dropout=hf.get("attn_pdrop", 0.1),
-            ),
-            positions=PositionsConfig(kind="learned"),
-            block=BlockConfig(norm="layernorm", dropout=hf.get("resid_pdrop", 0.1)),
-            feedforward=FeedForwardConfig(
-                activation=read_activation(hf, "activation_function", "gelu_new"), gated=False, bias=True
-            ),
-        )
-        return Blueprint(
-            backbone_class=Decoder,
-            config=config,
-            vocab_size=required_value(hf, "vocab_size"),
-            max_length=required_value(hf, "n_positions"),
-        )
-
-    @classmethod
-    def write_config(cls, model: Backbone) -> HFConfig:
-        assert isinstance(model, Decoder)
-        c = model.config
-        return {
-            "architectures": ["GPT2LMHeadModel"],
-            "model_type": "gpt2",
-            "vocab_size": model.vocab_size,
-            "n_positions": model.max_length,
-            "n_embd": c.width,
-            "n_inner": c.d_ff or c.feedforward.standard_width(c.width),
-            "n_layer": c.num_layers,
-            "n_head": c.attention.num_heads,
-            "activation_function": write_activation(c.feedforward.activation),
-            "layer_norm_epsilon": c.norm_eps,
-            "tie_word_embeddings": c.tie_embeddings,
-            "attn_pdrop": c.attention.dropout,
-            "resid_pdrop": c.block.dropout,
-            "embd_pdrop": c.block.dropout,
-            "bos_token_id": None,
-            "eos_token_id": None,
-        }
+    fields: ClassVar[Table] = {
+        "scale_attn_weights": Only(True),
+        "scale_attn_by_inverse_layer_idx": Only(False),
+        "add_cross_attention": Only(False),
+        "n_embd": Field("d_model"),
+        "n_inner": Field("d_ff", lambda hf: 4 * hf["n_embd"], unset=OPTIONAL),
+        "n_layer": Field("num_layers"),
+        "layer_norm_epsilon": Field("norm_eps", 1e-5),
+        "tie_word_embeddings": Field("tie_embeddings", True),
+        "n_head": Field("attention.num_heads"),
+        "attn_pdrop": Field("attention.dropout", 0.1),
+        "resid_pdrop": Field("block.dropout", 0.1),
+        "embd_pdrop": Written(ours="block.dropout"),
+        "activation_function": Field("feedforward.activation", "gelu_new", names=ACTIVATIONS),
+        "vocab_size": Field("vocab_size"),
+        "n_positions": Field("max_length"),
+        "bos_token_id": Written(None),
+        "eos_token_id": Written(None),
+    }
+    fixed: ClassVar[Settings] = {
+        "attention.bias": True,
+        "attention.out_bias": True,
+        "positions.kind": "learned",
+        "block.norm": "layernorm",
+        "feedforward.gated": False,
+        "feedforward.bias": True,
+    }
 
     @classmethod
     def rules(cls, model: Backbone) -> list[Rule]:

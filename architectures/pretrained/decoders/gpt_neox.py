@@ -4,23 +4,45 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
+from typing import ClassVar
 
 from archbench.architectures.backbone import Backbone
 from archbench.architectures.backbones.decoder import Decoder, DecoderConfig
-from archbench.architectures.layers.attention.config import AttentionConfig
-from archbench.architectures.layers.block import BlockConfig
-from archbench.architectures.layers.feedforward import FeedForwardConfig
 from archbench.architectures.pretrained.attention_keys import read_rope, rope_parameters, write_rope
-from archbench.architectures.pretrained.checkpoint import (
-    Blueprint,
-    Checkpoint,
-    read_activation,
-    required_value,
-    write_activation,
-)
+from archbench.architectures.pretrained.checkpoint import Checkpoint
 from archbench.architectures.pretrained.decoders.llama import decoder_config
+from archbench.architectures.pretrained.fields import (
+    ACTIVATIONS,
+    OPTIONAL,
+    Beside,
+    Field,
+    Part,
+    Settings,
+    Table,
+    Written,
+)
 from archbench.architectures.pretrained.hf_config import HFConfig
 from archbench.architectures.pretrained.tensor_rules import ByHead, Rule, Same, head, layered, linear
+
+
+def read_odd_heads(hf: HFConfig) -> Settings:
+    """Return the width of heads that is odd: only a part of a head turns in pairs."""
+    width, heads = hf["hidden_size"], hf["num_attention_heads"]
+    odd = width % heads == 0 and width // heads % 2 == 1
+    return {"attention.head_dim": width // heads if odd else None}
+
+
+def read_positions(hf: HFConfig) -> Settings:
+    """Return the rotary positions, in the keys of older files too."""
+    rope = read_rope(hf | {"rope_theta": hf["rotary_emb_base"]}, max_length=hf["max_position_embeddings"])
+    factors = {"partial_rotary_factor": hf["rotary_pct"], **rope_parameters(hf)}
+    return {"positions": replace(rope, fraction=factors["partial_rotary_factor"])}
+
+
+def write_positions(config: DecoderConfig, keys: HFConfig) -> HFConfig:
+    """Return the rotary positions."""
+    rope = write_rope(config.positions, config.width // config.attention.num_heads)
+    return {"rope_parameters": rope | {"partial_rotary_factor": config.positions.fraction}}
 
 
 class GPTNeoX(Checkpoint):
@@ -28,71 +50,34 @@ class GPTNeoX(Checkpoint):
 
     backbone_class = Decoder
     model_types = ("gpt_neox",)
+    architecture = "GPTNeoXForCausalLM"
     ignored = (r"attention\.(bias|masked_bias)", r"rotary_emb\.inv_freq")
-
-    @classmethod
-    def read_config(cls, hf: HFConfig) -> Blueprint:
-        biased = hf.get("attention_bias", True)
-        max_length = required_value(hf, "max_position_embeddings")
-        base = hf.get("rotary_emb_base", 10000.0)
-        rope = read_rope(hf | {"rope_theta": base}, max_length=max_length)
-        factors = {"partial_rotary_factor": hf.get("rotary_pct", 0.25), **rope_parameters(hf)}
-        width, heads = required_value(hf, "hidden_size"), required_value(hf, "num_attention_heads")
-        odd = width % heads == 0 and width // heads % 2 == 1  # only a part of a head turns in pairs
-        config = DecoderConfig(
-            d_model=width,
-            d_ff=required_value(hf, "intermediate_size"),
-            num_layers=required_value(hf, "num_hidden_layers"),
-            norm_eps=hf.get("layer_norm_eps", 1e-5),
-            tie_embeddings=hf.get("tie_word_embeddings", False),
-            attention=AttentionConfig(
-                num_heads=heads,
-                head_dim=width // heads if odd else None,
-                bias=biased,
-                out_bias=biased,
-                dropout=hf.get("attention_dropout") or 0.0,
-            ),
-            positions=replace(rope, fraction=factors["partial_rotary_factor"]),
-            block=BlockConfig(
-                norm="layernorm",
-                parallel=hf.get("use_parallel_residual", True),
-                dropout=hf.get("hidden_dropout") or 0.0,
-            ),
-            feedforward=FeedForwardConfig(
-                activation=read_activation(hf, "hidden_act", "gelu"), gated=False, bias=True
-            ),
-        )
-        return Blueprint(
-            backbone_class=Decoder,
-            config=config,
-            vocab_size=required_value(hf, "vocab_size"),
-            max_length=max_length,
-        )
-
-    @classmethod
-    def write_config(cls, model: Backbone) -> HFConfig:
-        c = decoder_config(model)
-        rope = write_rope(c.positions, c.width // c.attention.num_heads)
-        return {
-            "architectures": ["GPTNeoXForCausalLM"],
-            "model_type": "gpt_neox",
-            "vocab_size": model.vocab_size,
-            "max_position_embeddings": model.max_length,
-            "hidden_size": c.width,
-            "intermediate_size": c.d_ff or c.feedforward.standard_width(c.width),
-            "num_hidden_layers": c.num_layers,
-            "num_attention_heads": c.attention.num_heads,
-            "attention_bias": c.attention.bias,
-            "attention_dropout": c.attention.dropout,
-            "hidden_dropout": c.block.dropout,
-            "hidden_act": write_activation(c.feedforward.activation),
-            "layer_norm_eps": c.norm_eps,
-            "tie_word_embeddings": c.tie_embeddings,
-            "use_parallel_residual": c.block.parallel,
-            "rope_parameters": rope | {"partial_rotary_factor": c.positions.fraction},
-            "bos_token_id": None,
-            "eos_token_id": None,
-        }
+    fields: ClassVar[Table] = {
+        "max_position_embeddings": Field("max_length"),
+        "rotary_emb_base": Beside(10000.0),
+        "rotary_pct": Beside(0.25),
+        "rope_parameters": Part(read_positions, write_positions),
+        "hidden_size": Field("d_model"),
+        "num_attention_heads": Field("attention.num_heads"),
+        "head_dim": Part(read_odd_heads),
+        "intermediate_size": Field("d_ff"),
+        "num_hidden_layers": Field("num_layers"),
+        "layer_norm_eps": Field("norm_eps", 1e-5),
+        "tie_word_embeddings": Field("tie_embeddings", False),
+        "attention_bias": Field("attention.bias", True, also="attention.out_bias"),
+        "attention_dropout": Field("attention.dropout", 0.0, unset=OPTIONAL),
+        "use_parallel_residual": Field("block.parallel", True),
+        "hidden_dropout": Field("block.dropout", 0.0, unset=OPTIONAL),
+        "hidden_act": Field("feedforward.activation", "gelu", names=ACTIVATIONS),
+        "vocab_size": Field("vocab_size"),
+        "bos_token_id": Written(None),
+        "eos_token_id": Written(None),
+    }
+    fixed: ClassVar[Settings] = {
+        "block.norm": "layernorm",
+        "feedforward.gated": False,
+        "feedforward.bias": True,
+    }
 
     @classmethod
     def rules(cls, model: Backbone) -> list[Rule]:

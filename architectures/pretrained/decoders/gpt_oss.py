@@ -6,22 +6,24 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import ClassVar
 
-from archbench.architectures.backbone import Backbone
 from archbench.architectures.backbones.decoder import DecoderConfig
-from archbench.architectures.layers.attention.config import AttentionConfig
-from archbench.architectures.layers.feedforward import FeedForwardConfig
-from archbench.architectures.layers.moe.config import ExpertsConfig
-from archbench.architectures.layers.positions import PositionsConfig
 from archbench.architectures.pretrained.attention_keys import (
     attention_types,
-    read_layer_types,
+    layer_types,
     read_rope,
+    rope,
     rope_parameters,
-    write_layer_types,
 )
-from archbench.architectures.pretrained.checkpoint import Blueprint, required_value, supported_value
-from archbench.architectures.pretrained.decoders.llama import COMMON, decoder_config
-from archbench.architectures.pretrained.decoders.moe import Mixture, read_balance, write_balance
+from archbench.architectures.pretrained.decoders.llama import LLAMA
+from archbench.architectures.pretrained.decoders.moe import BALANCE, EXPERT_WIDTH, Mixture
+from archbench.architectures.pretrained.fields import (
+    HEAD_DIM,
+    Field,
+    Only,
+    Settings,
+    required_value,
+    supported_value,
+)
 from archbench.architectures.pretrained.hf_config import HFConfig
 from archbench.architectures.pretrained.tensor_rules import (
     ATTENTION,
@@ -45,81 +47,56 @@ YARN = {
 """Rotary scaling where config.json names none."""
 
 
+def read_positions(hf: HFConfig) -> Settings:
+    """Return the rotary positions, scaled in files that name none."""
+    if hf.get("rope_parameters") is None:
+        hf = hf | {"rope_parameters": YARN}
+    parameters = rope_parameters(hf)
+    if parameters.get("rope_type", "default") != "default":  # theirs broadcasts angles of a part of a head
+        fraction = parameters.get("partial_rotary_factor", hf.get("partial_rotary_factor"))
+        supported_value({"partial_rotary_factor": fraction}, "partial_rotary_factor", None, 1.0)
+    return {"positions": read_rope(hf, max_length=hf["max_position_embeddings"], base=150000.0)}
+
+
+def alternate(hf: HFConfig) -> list[str]:
+    """Return local and global layers in turn."""
+    return attention_types(layer % 2 == 0 for layer in range(required_value(hf, "num_hidden_layers")))
+
+
+def check_limit(config: DecoderConfig) -> None:
+    """Raise ValueError for feed-forwards without limit."""
+    if config.feedforward.limit is None:
+        raise ValueError("feedforward.limit=null, there is always one")
+
+
 class GptOss(Mixture):
     """``GptOssForCausalLM``, in tensors that are not quantized."""
 
     model_types = ("gpt_oss",)
     architecture = "GptOssForCausalLM"
     aliases: ClassVar[dict[str, str]] = {"num_experts": "num_local_experts"}
-    defaults: ClassVar[HFConfig] = {
-        "num_key_value_heads": 8,
-        "head_dim": 64,
-        "rms_norm_eps": 1e-5,
-        "attention_bias": True,
-        "sliding_window": 128,
-        "num_local_experts": 128,
-        "num_experts_per_tok": 4,
-        "swiglu_limit": 7.0,
-        "max_position_embeddings": 131072,
+    fields = LLAMA | {
+        "swiglu_alpha": Only(ALPHA, written=True),
+        "swiglu_limit": Field("feedforward.limit", 7.0, check=check_limit),
+        "hidden_act": Only("silu", written=True),  # which their class does not read
+        "intermediate_size": EXPERT_WIDTH,
+        "num_key_value_heads": Field("attention.num_kv_heads", 8),
+        "head_dim": replace(HEAD_DIM, missing=64),
+        "rms_norm_eps": Field("norm_eps", 1e-5),
+        "attention_bias": Field("attention.bias", True, also="attention.out_bias"),
+        "rope_parameters": rope(read=read_positions),
+        "max_position_embeddings": Field("max_length", 131072, required=True),
+        "sliding_window": Field("attention.window", 128, required=True, write=lambda window: window or 128),
+        "layer_types": layer_types(alternate),
+        "num_local_experts": Field("experts.num_experts", 128),
+        "num_experts_per_tok": Field("experts.experts_per_token", 4),
+        **BALANCE,
     }
-
-    @classmethod
-    def read_config(cls, hf: HFConfig) -> Blueprint:
-        hf = COMMON | cls.defaults | hf
-        supported_value(hf, "swiglu_alpha", ALPHA, default=ALPHA)
-        supported_value(hf, "hidden_act", "silu", default="silu")  # which their class does not read
-        blueprint = super().read_config(hf)
-        assert isinstance(blueprint.config, DecoderConfig)
-        clamped = FeedForwardConfig(activation="quick_gelu", limit=hf["swiglu_limit"])
-        return replace(blueprint, config=replace(blueprint.config, feedforward=clamped))
-
-    @classmethod
-    def read_attention(cls, hf: HFConfig) -> AttentionConfig:
-        count = required_value(hf, "num_hidden_layers")
-        default = attention_types(layer % 2 == 0 for layer in range(count))
-        return replace(
-            super().read_attention(hf),
-            sinks=True,
-            window=required_value(hf, "sliding_window"),
-            layers=read_layer_types(hf, default=default),
-        )
-
-    @classmethod
-    def read_positions(cls, hf: HFConfig) -> PositionsConfig:
-        if hf.get("rope_parameters") is None:
-            hf = hf | {"rope_parameters": YARN}
-        rope = rope_parameters(hf)
-        if rope.get("rope_type", "default") != "default":  # theirs broadcasts angles of a part of a head
-            fraction = rope.get("partial_rotary_factor", hf.get("partial_rotary_factor"))
-            supported_value({"partial_rotary_factor": fraction}, "partial_rotary_factor", None, 1.0)
-        return read_rope(hf, max_length=hf["max_position_embeddings"], base=150000.0)
-
-    @classmethod
-    def read_experts(cls, hf: HFConfig) -> ExpertsConfig:
-        return ExpertsConfig(
-            num_experts=hf["num_local_experts"],
-            experts_per_token=hf["num_experts_per_tok"],
-            bias=True,
-            balance="all_layers",
-            balance_coefficient=read_balance(hf),
-        )
-
-    @classmethod
-    def write_config(cls, model: Backbone) -> HFConfig:
-        c = decoder_config(model)
-        if c.feedforward.limit is None:
-            raise ValueError("feedforward.limit=null, there is always one")
-        return super().write_config(model) | {
-            "hidden_act": "silu",
-            "intermediate_size": c.expert_width,
-            "num_local_experts": c.experts.num_experts,
-            "num_experts_per_tok": c.experts.experts_per_token,
-            **write_balance(c.experts),
-            "swiglu_alpha": ALPHA,
-            "swiglu_limit": c.feedforward.limit,
-            "sliding_window": c.attention.window or cls.defaults["sliding_window"],
-            "layer_types": write_layer_types(c.attention, c.num_layers),
-        }
+    fixed: ClassVar[Settings] = Mixture.fixed | {
+        "attention.sinks": True,
+        "feedforward.activation": "quick_gelu",
+        "experts.bias": True,
+    }
 
     @classmethod
     def attention_rules(cls, config: DecoderConfig) -> Sequence[Rule]:

@@ -6,19 +6,48 @@ from typing import ClassVar
 
 from archbench.architectures.backbone import Backbone
 from archbench.architectures.backbones.decoder import Decoder, DecoderConfig
-from archbench.architectures.layers.attention.config import AttentionConfig
-from archbench.architectures.layers.block import BlockConfig
-from archbench.architectures.layers.feedforward import FeedForwardConfig
-from archbench.architectures.layers.positions import PositionsConfig
-from archbench.architectures.pretrained.checkpoint import (
-    Blueprint,
-    Checkpoint,
-    required_value,
+from archbench.architectures.pretrained.checkpoint import Checkpoint
+from archbench.architectures.pretrained.decoders.llama import decoder_config
+from archbench.architectures.pretrained.fields import (
+    OPTIONAL,
+    Field,
+    Only,
+    Part,
+    Settings,
+    Table,
+    Written,
     supported_value,
 )
-from archbench.architectures.pretrained.decoders.llama import decoder_config
 from archbench.architectures.pretrained.hf_config import HFConfig
 from archbench.architectures.pretrained.tensor_rules import Rule, Same, Stacked, head, layered, linear
+
+
+def read_attention(hf: HFConfig) -> Settings:
+    """Return the settings of ``attn_config``."""
+    attention = hf.get("attn_config") or {}
+    supported_value(attention, "alibi", True, default=True)
+    supported_value(attention, "alibi_bias_max", 8, default=8)
+    supported_value(attention, "qk_ln", False, default=False)
+    supported_value(attention, "clip_qkv", None)
+    return {
+        "attention.scale": attention.get("softmax_scale"),
+        "attention.dropout": attention.get("attn_pdrop") or 0.0,
+    }
+
+
+def write_attention(config: DecoderConfig, keys: HFConfig) -> HFConfig:
+    """Return ``attn_config``. Its ``attn_pdrop`` is an integer, which cannot be a dropout probability."""
+    return {"attn_config": {"alibi": True, "softmax_scale": config.attention.scale}}
+
+
+def check_length(length: int) -> int:
+    """Return the length. Raises ValueError for one without positions there."""
+    if length == 1:
+        raise ValueError(
+            "config.json: max_seq_len=1 is not supported: with it the Hugging Face library computes "
+            "without positions, whatever the length; with the length of the texts it takes ALiBi"
+        )
+    return length
 
 
 class MPT(Checkpoint):
@@ -26,67 +55,33 @@ class MPT(Checkpoint):
 
     backbone_class = Decoder
     model_types = ("mpt",)
+    architecture = "MptForCausalLM"
     aliases: ClassVar[dict[str, str]] = {
         "hidden_size": "d_model",
         "num_attention_heads": "n_heads",
         "num_hidden_layers": "n_layers",
     }
-
-    @classmethod
-    def read_config(cls, hf: HFConfig) -> Blueprint:
-        attention = hf.get("attn_config") or {}
-        supported_value(attention, "alibi", True, default=True)
-        supported_value(attention, "alibi_bias_max", 8, default=8)
-        supported_value(attention, "qk_ln", False, default=False)
-        supported_value(attention, "clip_qkv", None)
-        supported_value(hf, "logit_scale", None)
-        supported_value(hf, "no_bias", True, default=True)
-        if required_value(hf, "max_seq_len") == 1:
-            raise ValueError(
-                "config.json: max_seq_len=1 is not supported: with it the Hugging Face library computes "
-                "without positions, whatever the length; with the length of the texts it takes ALiBi"
-            )
-        width = required_value(hf, "d_model")
-        config = DecoderConfig(
-            d_model=width,
-            d_ff=4 * width,
-            num_layers=required_value(hf, "n_layers"),
-            norm_eps=hf.get("layer_norm_epsilon", 1e-5),
-            tie_embeddings=hf.get("tie_word_embeddings", True),
-            attention=AttentionConfig(
-                num_heads=required_value(hf, "n_heads"),
-                scale=attention.get("softmax_scale"),
-                dropout=attention.get("attn_pdrop") or 0.0,
-            ),
-            positions=PositionsConfig(kind="alibi"),
-            block=BlockConfig(norm="layernorm_no_bias", dropout=hf.get("resid_pdrop") or 0.0),
-            feedforward=FeedForwardConfig(activation="gelu", gated=False),
-        )
-        return Blueprint(
-            backbone_class=Decoder,
-            config=config,
-            vocab_size=required_value(hf, "vocab_size"),
-            max_length=hf["max_seq_len"],
-        )
-
-    @classmethod
-    def write_config(cls, model: Backbone) -> HFConfig:
-        c = decoder_config(model)
-        return {
-            "architectures": ["MptForCausalLM"],
-            "model_type": "mpt",
-            "vocab_size": model.vocab_size,
-            "max_seq_len": model.max_length,
-            "d_model": c.width,
-            "n_layers": c.num_layers,
-            "n_heads": c.attention.num_heads,
-            # attn_pdrop is an integer there, which cannot be a dropout probability.
-            "attn_config": {"alibi": True, "softmax_scale": c.attention.scale},
-            "layer_norm_epsilon": c.norm_eps,
-            "tie_word_embeddings": c.tie_embeddings,
-            "resid_pdrop": c.block.dropout,
-            "emb_pdrop": c.block.dropout,
-        }
+    fields: ClassVar[Table] = {
+        "attn_config": Part(read_attention, write_attention),
+        "logit_scale": Only(None),
+        "no_bias": Only(True),
+        "max_seq_len": Field("max_length", read=check_length),
+        "d_model": Field("d_model"),
+        "expansion_ratio": Field("d_ff", lambda hf: 4 * hf["d_model"], ignored=True, written=False),
+        "n_layers": Field("num_layers"),
+        "layer_norm_epsilon": Field("norm_eps", 1e-5),
+        "tie_word_embeddings": Field("tie_embeddings", True),
+        "n_heads": Field("attention.num_heads"),
+        "resid_pdrop": Field("block.dropout", 0.0, unset=OPTIONAL),
+        "emb_pdrop": Written(ours="block.dropout"),
+        "vocab_size": Field("vocab_size"),
+    }
+    fixed: ClassVar[Settings] = {
+        "positions.kind": "alibi",
+        "block.norm": "layernorm_no_bias",
+        "feedforward.activation": "gelu",
+        "feedforward.gated": False,
+    }
 
     @classmethod
     def rules(cls, model: Backbone) -> list[Rule]:

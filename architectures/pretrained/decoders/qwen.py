@@ -6,20 +6,33 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import ClassVar
 
-from archbench.architectures.backbone import Backbone
 from archbench.architectures.backbones.decoder import DecoderConfig
-from archbench.architectures.layers.attention.config import AttentionConfig
+from archbench.architectures.backbones.transformer import TransformerConfig
 from archbench.architectures.layers.layer_pattern import compress_pattern
-from archbench.architectures.layers.moe.config import ExpertsConfig
 from archbench.architectures.pretrained.attention_keys import (
     attention_types,
-    read_layer_types,
-    write_layer_types,
+    layer_types,
+    read_uniform_window,
+    write_optional_window,
+    write_uniform_window,
 )
-from archbench.architectures.pretrained.decoders.llama import LlamaLike, decoder_config
-from archbench.architectures.pretrained.decoders.moe import Mixture, read_balance, write_balance
+from archbench.architectures.pretrained.decoders.llama import LLAMA, LlamaLike
+from archbench.architectures.pretrained.decoders.moe import BALANCE, Mixture, check_shared
+from archbench.architectures.pretrained.fields import HEAD_DIM, Beside, Field, Part, Settings, Table, Written
 from archbench.architectures.pretrained.hf_config import HFConfig
 from archbench.architectures.pretrained.tensor_rules import Rule, Same, shared_rules
+
+
+def read_window(hf: HFConfig) -> Settings:
+    """Return the window of local layers."""
+    return {"attention.window": hf["sliding_window"] if hf["use_sliding_window"] else None}
+
+
+def late_local(hf: HFConfig) -> list[str]:
+    """Return layers that are local after the first ``max_window_layers``."""
+    windowed = hf["use_sliding_window"] and hf["sliding_window"] is not None
+    first_local = hf["max_window_layers"]
+    return attention_types(windowed and layer >= first_local for layer in range(hf["num_hidden_layers"]))
 
 
 class Qwen2(LlamaLike):
@@ -27,30 +40,14 @@ class Qwen2(LlamaLike):
 
     model_types = ("qwen2",)
     architecture = "Qwen2ForCausalLM"
-    defaults: ClassVar[HFConfig] = {
-        "num_key_value_heads": 32,
-        "use_sliding_window": False,
-        "sliding_window": 4096,
-        "max_window_layers": 28,
+    fields = LLAMA | {
+        "num_key_value_heads": Field("attention.num_kv_heads", 32),
+        "attention_bias": Field("attention.bias", True, ignored=True),
+        "use_sliding_window": Beside(False),
+        "sliding_window": Part(read_window, write_optional_window, default=4096),
+        "max_window_layers": Beside(28),
+        "layer_types": layer_types(late_local),
     }
-
-    @classmethod
-    def read_attention(cls, hf: HFConfig) -> AttentionConfig:
-        plain = replace(super().read_attention(hf), bias=True, out_bias=False)
-        window = hf["sliding_window"] if hf["use_sliding_window"] else None
-        count, first_local = hf["num_hidden_layers"], hf["max_window_layers"]
-        local = [window is not None and layer >= first_local for layer in range(count)]
-        return replace(plain, window=window, layers=read_layer_types(hf, default=attention_types(local)))
-
-    @classmethod
-    def write_config(cls, model: Backbone) -> HFConfig:
-        c = decoder_config(model)
-        local = c.attention.has_local_layers
-        return super().write_config(model) | {
-            "use_sliding_window": local,
-            "sliding_window": c.attention.window if local else None,
-            "layer_types": write_layer_types(c.attention, c.num_layers),
-        }
 
 
 class Qwen3(Qwen2):
@@ -58,66 +55,62 @@ class Qwen3(Qwen2):
 
     model_types = ("qwen3",)
     architecture = "Qwen3ForCausalLM"
-    defaults: ClassVar[HFConfig] = Qwen2.defaults | {"head_dim": 128}
-
-    @classmethod
-    def read_attention(cls, hf: HFConfig) -> AttentionConfig:
-        biased = hf["attention_bias"]
-        return replace(super().read_attention(hf), bias=biased, out_bias=biased, qk_norm="head")
-
-
-class QwenMixture(Mixture):
-    """Experts in every ``decoder_sparse_step``-th layer, but for those of ``mlp_only_layers``."""
-
-    @classmethod
-    def read_feedforwards(cls, hf: HFConfig) -> list[str]:
-        return read_sparse_layers(cls.defaults | hf)
-
-    @classmethod
-    def read_experts(cls, hf: HFConfig) -> ExpertsConfig:
-        hf = cls.defaults | hf
-        return ExpertsConfig(
-            num_experts=hf["num_experts"],
-            experts_per_token=hf["num_experts_per_tok"],
-            d_ff=hf["moe_intermediate_size"],
-            renormalise=hf["norm_topk_prob"],
-            balance="all_layers",
-            balance_coefficient=read_balance(hf),
-        )
-
-    @classmethod
-    def write_config(cls, model: Backbone) -> HFConfig:
-        c = decoder_config(model)
-        return super().write_config(model) | {
-            "decoder_sparse_step": 1,
-            "mlp_only_layers": [layer for layer, kind in enumerate(c.feedforward_types) if kind == "dense"],
-            "moe_intermediate_size": c.expert_width,
-            "num_experts": c.experts.num_experts,
-            "num_experts_per_tok": c.experts.experts_per_token,
-            "norm_topk_prob": c.experts.renormalise,
-            **write_balance(c.experts),
-        }
+    fields = Qwen2.fields | {
+        "head_dim": replace(HEAD_DIM, missing=128),
+        "attention_bias": LLAMA["attention_bias"],
+    }
+    fixed: ClassVar[Settings] = {"attention.qk_norm": "head"}
 
 
-def read_sparse_layers(hf: HFConfig) -> list[str]:
-    """Return the pattern of feed-forwards."""
+def read_sparse_layers(hf: HFConfig) -> Settings:
+    """Return the feed-forwards: experts in every ``decoder_sparse_step``-th layer, but for some layers."""
     step, dense = hf["decoder_sparse_step"], hf["mlp_only_layers"] or []
     sparse = [layer not in dense and (layer + 1) % step == 0 for layer in range(hf["num_hidden_layers"])]
-    return compress_pattern(["experts" if is_sparse else "dense" for is_sparse in sparse])
+    return {"feedforwards": compress_pattern(["experts" if is_sparse else "dense" for is_sparse in sparse])}
 
 
-def count_shared_experts(hf: HFConfig) -> int:
+def write_sparse_layers(config: TransformerConfig, keys: HFConfig) -> HFConfig:
+    """Return the layers without experts."""
+    kinds = config.feedforward_types
+    return {"mlp_only_layers": [layer for layer, kind in enumerate(kinds) if kind == "dense"]}
+
+
+def read_shared_experts(hf: HFConfig, key: str = "shared_expert_intermediate_size") -> Settings:
     """Return how many experts are as wide as the shared one. Raises ValueError if that is not an integer."""
-    width, shared = hf["moe_intermediate_size"], hf["shared_expert_intermediate_size"]
+    width, shared = hf["moe_intermediate_size"], hf[key]
     if not shared or shared % width:
         raise ValueError(
-            f"config.json: shared_expert_intermediate_size={shared} is not supported, only multiples of "
-            f"moe_intermediate_size={width}"
+            f"config.json: {key}={shared} is not supported, only multiples of moe_intermediate_size={width}"
         )
-    return shared // width
+    return {"experts.num_shared_experts": shared // width}
 
 
-class Qwen2Moe(QwenMixture, Qwen2):
+def write_shared_experts(config: TransformerConfig, keys: HFConfig) -> HFConfig:
+    """Return the width of the shared experts together. Raises ValueError if there are none."""
+    check_shared(config)
+    return {"shared_expert_intermediate_size": config.experts.num_shared_experts * config.expert_width}
+
+
+EXPERTS: Table = {
+    "decoder_sparse_step": Beside(1, written=True),
+    "mlp_only_layers": Part(read_sparse_layers, write_sparse_layers, default=None),
+    "moe_intermediate_size": Field("experts.d_ff", 768),
+    "num_experts": Field("experts.num_experts", 128),
+    "num_experts_per_tok": Field("experts.experts_per_token", 8),
+    "norm_topk_prob": Field("experts.renormalise", False),
+    **BALANCE,
+}
+
+
+def even_local(hf: HFConfig) -> list[str]:
+    """Return layers of which every second is local, before the first ``max_window_layers`` end."""
+    windowed, end = hf["use_sliding_window"], hf["max_window_layers"]
+    return attention_types(
+        windowed and layer % 2 == 0 and layer < end for layer in range(hf["num_hidden_layers"])
+    )
+
+
+class Qwen2Moe(Mixture):
     """``Qwen2MoeForCausalLM``: Qwen2 with experts, and gated shared experts.
 
     Its shared experts are as wide as some number of routed experts.
@@ -125,42 +118,21 @@ class Qwen2Moe(QwenMixture, Qwen2):
 
     model_types = ("qwen2_moe",)
     architecture = "Qwen2MoeForCausalLM"
-    defaults: ClassVar[HFConfig] = Qwen2.defaults | {
-        "num_key_value_heads": 16,
-        "qkv_bias": True,
-        "decoder_sparse_step": 1,
-        "mlp_only_layers": None,
-        "moe_intermediate_size": 1408,
-        "shared_expert_intermediate_size": 5632,
-        "num_experts": 60,
-        "num_experts_per_tok": 4,
-        "norm_topk_prob": False,
-    }
-
-    @classmethod
-    def read_attention(cls, hf: HFConfig) -> AttentionConfig:
-        plain = replace(super().read_attention(hf), bias=hf["qkv_bias"])
-        max_window_layers = hf["max_window_layers"]
-        local = [
-            hf["use_sliding_window"] and layer % 2 == 0 and layer < max_window_layers
-            for layer in range(hf["num_hidden_layers"])
-        ]
-        return replace(plain, layers=read_layer_types(hf, default=attention_types(local)))
-
-    @classmethod
-    def read_experts(cls, hf: HFConfig) -> ExpertsConfig:
-        shared = count_shared_experts(cls.defaults | hf)
-        return replace(super().read_experts(hf), num_shared_experts=shared, shared_gate=True)
-
-    @classmethod
-    def write_config(cls, model: Backbone) -> HFConfig:
-        c = decoder_config(model)
-        if not c.experts.num_shared_experts:
-            raise ValueError("experts.num_shared_experts=0, there are always some")
-        return super().write_config(model) | {
-            "qkv_bias": c.attention.bias,
-            "shared_expert_intermediate_size": c.experts.num_shared_experts * c.expert_width,
+    fields = (
+        Qwen2.fields
+        | EXPERTS
+        | {
+            "num_key_value_heads": Field("attention.num_kv_heads", 16),
+            "attention_bias": Written(ours="attention.bias"),
+            "qkv_bias": Field("attention.bias", True),
+            "layer_types": layer_types(even_local),
+            "moe_intermediate_size": Field("experts.d_ff", 1408),
+            "shared_expert_intermediate_size": Part(read_shared_experts, write_shared_experts, default=5632),
+            "num_experts": Field("experts.num_experts", 60),
+            "num_experts_per_tok": Field("experts.experts_per_token", 4),
         }
+    )
+    fixed: ClassVar[Settings] = Mixture.fixed | {"experts.shared_gate": True}
 
     @classmethod
     def feedforward_rules(cls, config: DecoderConfig) -> Sequence[Rule]:
@@ -168,7 +140,17 @@ class Qwen2Moe(QwenMixture, Qwen2):
         return [*super().feedforward_rules(config), *shared_rules("mlp.shared_expert"), gate]
 
 
-class Qwen3Moe(QwenMixture):
+def read_window_of_all(hf: HFConfig) -> Settings:
+    """Return the window of all layers, if they have one."""
+    return read_uniform_window(hf) if hf["use_sliding_window"] else {}
+
+
+def write_window_of_all(config: TransformerConfig, keys: HFConfig) -> HFConfig:
+    """Return the window of all layers, and whether they have one."""
+    return {"use_sliding_window": config.attention.has_local_layers} | write_uniform_window(config, keys)
+
+
+class Qwen3Moe(Mixture):
     """``Qwen3MoeForCausalLM``: Qwen3 with experts and no shared ones.
 
     With a window, all of its layers are local.
@@ -177,28 +159,13 @@ class Qwen3Moe(QwenMixture):
     model_types = ("qwen3_moe",)
     architecture = "Qwen3MoeForCausalLM"
     aliases: ClassVar[dict[str, str]] = {"num_local_experts": "num_experts"}
-    defaults: ClassVar[HFConfig] = {
-        "num_key_value_heads": 4,
-        "use_sliding_window": False,
-        "sliding_window": 4096,
-        "decoder_sparse_step": 1,
-        "mlp_only_layers": None,
-        "moe_intermediate_size": 768,
-        "num_experts": 128,
-        "num_experts_per_tok": 8,
-        "norm_topk_prob": False,
-    }
-
-    @classmethod
-    def read_attention(cls, hf: HFConfig) -> AttentionConfig:
-        plain = replace(super().read_attention(hf), qk_norm="head")
-        window = hf["sliding_window"] if hf["use_sliding_window"] else None
-        return plain if window is None else replace(plain, window=window, layers=["local"])
-
-    @classmethod
-    def write_config(cls, model: Backbone) -> HFConfig:
-        c = decoder_config(model)
-        return super().write_config(model) | {
-            "use_sliding_window": c.attention.has_local_layers,
-            "sliding_window": c.attention.window_at(0),
+    fields = (
+        LLAMA
+        | EXPERTS
+        | {
+            "num_key_value_heads": Field("attention.num_kv_heads", 4),
+            "use_sliding_window": Beside(False),
+            "sliding_window": Part(read_window_of_all, write_window_of_all, default=4096),
         }
+    )
+    fixed: ClassVar[Settings] = Mixture.fixed | {"attention.qk_norm": "head"}

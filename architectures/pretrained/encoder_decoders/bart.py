@@ -12,19 +12,18 @@ from typing import ClassVar
 
 from archbench.architectures.backbone import Backbone
 from archbench.architectures.backbones.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
-from archbench.architectures.backbones.transformer import HeadConfig
-from archbench.architectures.layers.attention.config import AttentionConfig
 from archbench.architectures.layers.block import BlockConfig
-from archbench.architectures.layers.embedding import EmbeddingConfig
-from archbench.architectures.layers.feedforward import FeedForwardConfig
-from archbench.architectures.layers.positions import PositionsConfig
-from archbench.architectures.pretrained.checkpoint import (
-    Blueprint,
-    Checkpoint,
-    read_activation,
-    required_value,
-    supported_value,
-    write_activation,
+from archbench.architectures.pretrained.checkpoint import Checkpoint
+from archbench.architectures.pretrained.fields import (
+    ACTIVATIONS,
+    TOKENS,
+    Beside,
+    Field,
+    Only,
+    Part,
+    Settings,
+    Table,
+    Written,
 )
 from archbench.architectures.pretrained.hf_config import HFConfig
 from archbench.architectures.pretrained.tensor_rules import (
@@ -42,6 +41,21 @@ from archbench.architectures.pretrained.tensor_rules import (
 UNUSED_POSITIONS = 2
 
 
+def read_encoder(hf: HFConfig) -> Settings:
+    """Return the heads and the width of the encoder, null where they are those of the decoder."""
+    heads, d_ff = hf.get("encoder_attention_heads"), hf.get("encoder_ffn_dim")
+    return {
+        "encoder_heads": None if heads == hf["decoder_attention_heads"] else heads,
+        "encoder_d_ff": None if d_ff == hf["decoder_ffn_dim"] else d_ff,
+    }
+
+
+def write_encoder(config: EncoderDecoderConfig, keys: HFConfig) -> HFConfig:
+    """Return the heads and the width of the encoder."""
+    side = config.encoder_side
+    return {"encoder_attention_heads": side.attention.num_heads, "encoder_ffn_dim": side.dense_width}
+
+
 class Bart(Checkpoint):
     """``BartForConditionalGeneration``. Source and target share one token table, also with an untied head."""
 
@@ -53,64 +67,38 @@ class Bart(Checkpoint):
         "num_hidden_layers": "encoder_layers",
     }
     ignored = (r"(encoder|decoder)\.version",)
-
-    @classmethod
-    def read_config(cls, hf: HFConfig) -> Blueprint:
-        supported_value(hf, "is_encoder_decoder", True, default=True)
-        num_heads, d_ff = required_value(hf, "decoder_attention_heads"), required_value(hf, "decoder_ffn_dim")
-        encoder_heads, encoder_d_ff = hf.get("encoder_attention_heads"), hf.get("encoder_ffn_dim")
-        config = EncoderDecoderConfig(
-            d_model=required_value(hf, "d_model"),
-            d_ff=d_ff,
-            num_layers=required_value(hf, "decoder_layers"),
-            num_encoder_layers=required_value(hf, "encoder_layers"),
-            encoder_heads=None if encoder_heads == num_heads else encoder_heads,
-            encoder_d_ff=None if encoder_d_ff == d_ff else encoder_d_ff,
-            norm_eps=1e-5,
-            tie_embeddings=hf.get("tie_word_embeddings", True),
-            attention=AttentionConfig(
-                num_heads=num_heads, bias=True, out_bias=True, dropout=hf.get("attention_dropout", 0.0)
-            ),
-            positions=PositionsConfig(kind="learned"),
-            block=BlockConfig(norm="layernorm", placement="post", dropout=hf.get("dropout", 0.1)),
-            feedforward=FeedForwardConfig(
-                activation=read_activation(hf, "activation_function", "gelu"), gated=False, bias=True
-            ),
-            embedding=EmbeddingConfig(norm=True, scale=hf.get("scale_embedding", False)),
-            head=HeadConfig(bias=hf.get("final_logits_bias", True)),
-        )
-        return Blueprint(
-            backbone_class=EncoderDecoder,
-            config=config,
-            vocab_size=required_value(hf, "vocab_size"),
-            max_length=hf.get("max_position_embeddings", 1024),
-        )
-
-    @classmethod
-    def write_config(cls, model: Backbone) -> HFConfig:
-        assert isinstance(model, EncoderDecoder)
-        c = model.config
-        config: HFConfig = {
-            "architectures": ["BartForConditionalGeneration"],
-            "model_type": "bart",
-            "is_encoder_decoder": True,
-            "vocab_size": model.vocab_size,
-            "max_position_embeddings": model.max_length,
-            "d_model": c.width,
-            "encoder_layers": c.encoder_layers,
-            "decoder_layers": c.num_layers,
-            "activation_function": write_activation(c.feedforward.activation),
-            "scale_embedding": c.embedding.scale,
-            "dropout": c.block.dropout,
-            "attention_dropout": c.attention.dropout,
-            "tie_word_embeddings": c.tie_embeddings,
-            "final_logits_bias": c.head.bias,
-        }
-        for stack, stack_config in (("encoder", c.encoder_side), ("decoder", c)):
-            config[f"{stack}_attention_heads"] = stack_config.attention.num_heads
-            config[f"{stack}_ffn_dim"] = stack_config.dense_width
-        tokens = ("pad", "bos", "eos", "decoder_start", "forced_eos")
-        return config | dict.fromkeys(f"{name}_token_id" for name in tokens)
+    architecture = "BartForConditionalGeneration"
+    fields: ClassVar[Table] = {
+        "is_encoder_decoder": Only(True, written=True),
+        "decoder_attention_heads": Field("attention.num_heads"),
+        "decoder_ffn_dim": Field("d_ff"),
+        "encoder_attention_heads": Beside(),
+        "encoder_ffn_dim": Part(read_encoder, write_encoder),
+        "d_model": Field("d_model"),
+        "decoder_layers": Field("num_layers"),
+        "encoder_layers": Field("num_encoder_layers"),
+        "tie_word_embeddings": Field("tie_embeddings", True),
+        "attention_dropout": Field("attention.dropout", 0.0),
+        "dropout": Field("block.dropout", 0.1),
+        "activation_function": Field("feedforward.activation", "gelu", names=ACTIVATIONS),
+        "scale_embedding": Field("embedding.scale", False),
+        "final_logits_bias": Field("head.bias", True),
+        "vocab_size": Field("vocab_size"),
+        "max_position_embeddings": Field("max_length", 1024),
+        **TOKENS,
+        "decoder_start_token_id": Written(None),
+        "forced_eos_token_id": Written(None),
+    }
+    fixed: ClassVar[Settings] = {
+        "norm_eps": 1e-5,
+        "attention.bias": True,
+        "attention.out_bias": True,
+        "positions.kind": "learned",
+        "block": BlockConfig(norm="layernorm", placement="post"),
+        "feedforward.gated": False,
+        "feedforward.bias": True,
+        "embedding.norm": True,
+    }
 
     @classmethod
     def rules(cls, model: Backbone) -> list[Rule]:
@@ -175,18 +163,8 @@ class MBart(Bart):
     """
 
     model_types = ("mbart",)
-
-    @classmethod
-    def read_config(cls, hf: HFConfig) -> Blueprint:
-        blueprint = super().read_config(hf)
-        config = blueprint.config
-        assert isinstance(config, EncoderDecoderConfig)
-        return replace(blueprint, config=replace(config, block=replace(config.block, placement="pre")))
-
-    @classmethod
-    def write_config(cls, model: Backbone) -> HFConfig:
-        names = {"architectures": ["MBartForConditionalGeneration"], "model_type": cls.model_types[0]}
-        return super().write_config(model) | names
+    architecture = "MBartForConditionalGeneration"
+    fixed: ClassVar[Settings] = Bart.fixed | {"block": BlockConfig(norm="layernorm", placement="pre")}
 
     @classmethod
     def rules(cls, model: Backbone) -> list[Rule]:

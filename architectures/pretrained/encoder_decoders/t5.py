@@ -8,21 +8,21 @@ scales what it reads; v1.1 does neither, and its feed-forward is gated.
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import replace
 from typing import ClassVar
 
 from archbench.architectures.backbone import Backbone
 from archbench.architectures.backbones.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
-from archbench.architectures.backbones.transformer import HeadConfig
-from archbench.architectures.layers.attention.config import AttentionConfig
-from archbench.architectures.layers.block import BlockConfig
-from archbench.architectures.layers.feedforward import FeedForwardConfig
-from archbench.architectures.layers.positions import PositionsConfig
-from archbench.architectures.pretrained.checkpoint import (
-    Blueprint,
-    Checkpoint,
-    read_activation,
-    required_value,
+from archbench.architectures.pretrained.checkpoint import Checkpoint
+from archbench.architectures.pretrained.fields import (
+    ACTIVATIONS,
+    OPTIONAL,
+    Beside,
+    Field,
+    Only,
+    Part,
+    Settings,
+    Table,
+    Written,
     supported_value,
     write_activation,
 )
@@ -30,6 +30,25 @@ from archbench.architectures.pretrained.hf_config import HFConfig
 from archbench.architectures.pretrained.tensor_rules import Repeated, Rule, Same, head, layered, linear
 
 BIAS = "block.0.layer.0.SelfAttention.relative_attention_bias.weight"
+
+
+def read_feedforward(hf: HFConfig) -> Settings:
+    """Return the activation of the feed-forward, and whether it is gated."""
+    kind = hf["feed_forward_proj"]
+    gated = hf.get("is_gated_act", kind.startswith("gated-"))
+    # There "gated-gelu" is the tanh approximation, and "gelu" the exact function.
+    name = "gelu_new" if kind == "gated-gelu" else kind.removeprefix("gated-")
+    if hf.get("dense_act_fn") is not None:  # a second key, which takes precedence there
+        name = supported_value(hf, "dense_act_fn", *ACTIVATIONS)
+    supported_value({"feed_forward_proj": name}, "feed_forward_proj", *ACTIVATIONS)
+    return {"feedforward.activation": ACTIVATIONS[name], "feedforward.gated": gated}
+
+
+def write_feedforward(config: EncoderDecoderConfig, keys: HFConfig) -> HFConfig:
+    """Return the activation and the gate in one word."""
+    activation = write_activation(config.feedforward.activation)
+    gated = "gated-gelu" if activation == "gelu_new" else f"gated-{activation}"
+    return {"feed_forward_proj": gated if config.feedforward.gated else activation}
 
 
 class T5(Checkpoint):
@@ -44,70 +63,30 @@ class T5(Checkpoint):
         "head_dim": "d_kv",
     }
     ignored = (r"^decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight$",)
-
-    @classmethod
-    def read_config(cls, hf: HFConfig) -> Blueprint:
-        supported_value(hf, "is_encoder_decoder", True, default=True)
-        tied = hf.get("tie_word_embeddings", True)
-        encoder_layers = required_value(hf, "num_layers")
-        gated, activation = _read_feedforward(hf)
-        config = EncoderDecoderConfig(
-            d_model=required_value(hf, "d_model"),
-            d_ff=required_value(hf, "d_ff"),
-            num_layers=hf.get("num_decoder_layers") or encoder_layers,
-            num_encoder_layers=encoder_layers,
-            norm_eps=hf.get("layer_norm_epsilon", 1e-6),
-            tie_embeddings=tied,
-            attention=AttentionConfig(
-                num_heads=required_value(hf, "num_heads"),
-                head_dim=required_value(hf, "d_kv"),
-                scale=1.0,
-                dropout=hf.get("dropout_rate", 0.1),
-            ),
-            positions=PositionsConfig(
-                kind="relative",
-                num_buckets=hf.get("relative_attention_num_buckets", 32),
-                max_distance=hf.get("relative_attention_max_distance", 128),
-            ),
-            block=BlockConfig(dropout=hf.get("dropout_rate", 0.1)),
-            feedforward=FeedForwardConfig(activation=activation, gated=gated),
-            head=HeadConfig(scale=bool(hf.get("scale_decoder_outputs", tied))),
-        )
-        return Blueprint(
-            backbone_class=EncoderDecoder,
-            config=config,
-            vocab_size=required_value(hf, "vocab_size"),
-            max_length=hf.get("n_positions", 512),
-        )
-
-    @classmethod
-    def write_config(cls, model: Backbone) -> HFConfig:
-        assert isinstance(model, EncoderDecoder)
-        c = model.config
-        activation = write_activation(c.feedforward.activation)
-        gated = "gated-gelu" if activation == "gelu_new" else f"gated-{activation}"
-        return {
-            "architectures": ["T5ForConditionalGeneration"],
-            "model_type": "t5",
-            "is_encoder_decoder": True,
-            "vocab_size": model.vocab_size,
-            "n_positions": model.max_length,
-            "d_model": c.width,
-            "d_kv": c.attention.head_dim or c.width // c.attention.num_heads,
-            "d_ff": c.dense_width,
-            "num_layers": c.encoder_layers,
-            "num_decoder_layers": c.num_layers,
-            "num_heads": c.attention.num_heads,
-            "relative_attention_num_buckets": c.positions.num_buckets,
-            "relative_attention_max_distance": c.positions.max_distance,
-            "feed_forward_proj": gated if c.feedforward.gated else activation,
-            "layer_norm_epsilon": c.norm_eps,
-            "dropout_rate": c.block.dropout,
-            "tie_word_embeddings": c.tie_embeddings,
-            "scale_decoder_outputs": c.head.scale,
-            "pad_token_id": None,
-            "eos_token_id": None,
-        }
+    architecture = "T5ForConditionalGeneration"
+    fields: ClassVar[Table] = {
+        "is_encoder_decoder": Only(True, written=True),
+        "num_layers": Field("num_encoder_layers"),
+        "is_gated_act": Beside(),
+        "dense_act_fn": Beside(),
+        "feed_forward_proj": Part(read_feedforward, write_feedforward, default="relu"),
+        "d_model": Field("d_model"),
+        "d_ff": Field("d_ff"),
+        "num_decoder_layers": Field("num_layers", lambda hf: hf["num_layers"], unset=OPTIONAL),
+        "layer_norm_epsilon": Field("norm_eps", 1e-6),
+        "tie_word_embeddings": Field("tie_embeddings", True),
+        "num_heads": Field("attention.num_heads"),
+        "d_kv": Field("attention.head_dim"),
+        "relative_attention_num_buckets": Field("positions.num_buckets", 32),
+        "relative_attention_max_distance": Field("positions.max_distance", 128),
+        "dropout_rate": Field("block.dropout", 0.1, also="attention.dropout"),
+        "scale_decoder_outputs": Field("head.scale", lambda hf: hf["tie_word_embeddings"], read=bool),
+        "vocab_size": Field("vocab_size"),
+        "n_positions": Field("max_length", 512),
+        "pad_token_id": Written(None),
+        "eos_token_id": Written(None),
+    }
+    fixed: ClassVar[Settings] = {"attention.scale": 1.0, "positions.kind": "relative"}
 
     @classmethod
     def rules(cls, model: Backbone) -> list[Rule]:
@@ -157,17 +136,6 @@ class T5(Checkpoint):
         return hf | {"tie_word_embeddings": False} if separate_head else hf
 
 
-def _read_feedforward(hf: HFConfig) -> tuple[bool, str]:
-    """Return whether the feed-forward is gated, and our name of its activation."""
-    kind = hf.get("feed_forward_proj", "relu")
-    gated = hf.get("is_gated_act", kind.startswith("gated-"))
-    # There "gated-gelu" is the tanh approximation, and "gelu" the exact function.
-    name = "gelu_new" if kind == "gated-gelu" else kind.removeprefix("gated-")
-    if hf.get("dense_act_fn") is not None:  # a second key, which takes precedence there
-        return gated, read_activation(hf, "dense_act_fn", name)
-    return gated, read_activation({"feed_forward_proj": name}, "feed_forward_proj", "relu")
-
-
 def _sublayer(hf_name: str, module: str) -> list[Rule]:
     """Return the rules of one attention and the norm before it."""
     rules = [*linear(f"{hf_name.rpartition('.')[0]}.layer_norm", f"{module}_residual.before")]
@@ -180,16 +148,11 @@ class MT5(T5):
     """``MT5ForConditionalGeneration`` (Xue et al. 2021, arXiv 2010.11934), T5 v1.1 otherwise."""
 
     model_types = ("mt5",)
-
-    @classmethod
-    def read_config(cls, hf: HFConfig) -> Blueprint:
-        usual = {"feed_forward_proj": "gated-gelu", "scale_decoder_outputs": False}
-        return super().read_config(usual | hf)
-
-    @classmethod
-    def write_config(cls, model: Backbone) -> HFConfig:
-        names = {"architectures": ["MT5ForConditionalGeneration"], "model_type": cls.model_types[0]}
-        return super().write_config(model) | names
+    architecture = "MT5ForConditionalGeneration"
+    fields = T5.fields | {
+        "feed_forward_proj": Part(read_feedforward, write_feedforward, default="gated-gelu"),
+        "scale_decoder_outputs": Field("head.scale", False, read=bool),
+    }
 
 
 class UMT5(T5):
@@ -199,19 +162,9 @@ class UMT5(T5):
     """
 
     model_types = ("umt5",)
-
-    @classmethod
-    def read_config(cls, hf: HFConfig) -> Blueprint:
-        usual = {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": True}
-        plain = super().read_config(usual | hf | {"scale_decoder_outputs": True})
-        assert isinstance(plain.config, EncoderDecoderConfig)
-        positions = replace(plain.config.positions, by_layer=True)
-        return replace(plain, config=replace(plain.config, positions=positions))
-
-    @classmethod
-    def write_config(cls, model: Backbone) -> HFConfig:
-        names = {"architectures": ["UMT5ForConditionalGeneration"], "model_type": cls.model_types[0]}
-        return super().write_config(model) | names
+    architecture = "UMT5ForConditionalGeneration"
+    fields = MT5.fields | {"scale_decoder_outputs": Field("head.scale", True, ignored=True)}
+    fixed: ClassVar[Settings] = T5.fixed | {"positions.by_layer": True}
 
     @classmethod
     def rules(cls, model: Backbone) -> list[Rule]:

@@ -7,22 +7,10 @@ segments, exact GELU, and a head of dense layer, GELU and norm before the vocabu
 from __future__ import annotations
 
 from archbench.architectures.backbone import Backbone
-from archbench.architectures.backbones.encoder import Encoder, EncoderConfig
-from archbench.architectures.backbones.transformer import HeadConfig
-from archbench.architectures.layers.attention.config import AttentionConfig
+from archbench.architectures.backbones.encoder import Encoder
 from archbench.architectures.layers.block import BlockConfig
-from archbench.architectures.layers.embedding import EmbeddingConfig
-from archbench.architectures.layers.feedforward import FeedForwardConfig
-from archbench.architectures.layers.positions import PositionsConfig
-from archbench.architectures.pretrained.checkpoint import (
-    Blueprint,
-    Checkpoint,
-    read_activation,
-    required_value,
-    supported_value,
-    write_activation,
-)
-from archbench.architectures.pretrained.hf_config import HFConfig
+from archbench.architectures.pretrained.checkpoint import Checkpoint
+from archbench.architectures.pretrained.fields import ACTIVATIONS, Field, Only, Settings, Table, Written
 from archbench.architectures.pretrained.tensor_rules import (
     Repeated,
     Rule,
@@ -45,25 +33,50 @@ LAYER: list[Rule] = [
 ]
 
 
+BERT: Table = {
+    "position_embedding_type": Only("absolute"),
+    "is_decoder": Only(False),
+    "add_cross_attention": Only(False),
+    "hidden_size": Field("d_model"),
+    "intermediate_size": Field("d_ff"),
+    "num_hidden_layers": Field("num_layers"),
+    "layer_norm_eps": Field("norm_eps", 1e-12),
+    "tie_word_embeddings": Field("tie_embeddings", True),
+    "num_attention_heads": Field("attention.num_heads"),
+    "attention_probs_dropout_prob": Field("attention.dropout", 0.1),
+    "hidden_dropout_prob": Field("block.dropout", 0.1),
+    "hidden_act": Field("feedforward.activation", "gelu", also="transform_activation", names=ACTIVATIONS),
+    # Their table of segments is never empty.
+    "type_vocab_size": Field("embedding.num_segments", 2, write=lambda segments: max(segments, 1)),
+    "vocab_size": Field("vocab_size"),
+    "max_position_embeddings": Field("max_length", 512, required=True),
+    "pad_token_id": Written(None),
+    "bos_token_id": Written(None),
+    "eos_token_id": Written(None),
+}
+"""Keys of BERT; relatives override some."""
+POST_NORM: Settings = {
+    "attention.bias": True,
+    "attention.out_bias": True,
+    "positions.kind": "learned",
+    "block": BlockConfig(norm="layernorm", placement="post"),
+    "feedforward.gated": False,
+    "feedforward.bias": True,
+    "embedding.norm": True,
+    "head.bias": True,
+}
+"""Settings of BERT and its relatives."""
+
+
 class Bert(Checkpoint):
     """BERT. The pooler and the next-sentence classifier are not loaded: our encoder has neither."""
 
     backbone_class = Encoder
     model_types = ("bert",)
     ignored = (r"^bert\.pooler\.", r"^cls\.seq_relationship\.", r"(^|\.)position_ids$")
-
-    @classmethod
-    def read_config(cls, hf: HFConfig) -> Blueprint:
-        activation = read_activation(hf, "hidden_act", "gelu")
-        return read_post_norm(hf, transform_activation=activation, unused_positions=0)
-
-    @classmethod
-    def write_config(cls, model: Backbone) -> HFConfig:
-        return write_post_norm(model, unused_positions=0) | {
-            "architectures": ["BertForMaskedLM"],
-            "model_type": "bert",
-            "pad_token_id": None,
-        }
+    architecture = "BertForMaskedLM"
+    fields = BERT
+    fixed = POST_NORM
 
     @classmethod
     def rules(cls, model: Backbone) -> list[Rule]:
@@ -104,62 +117,3 @@ def prediction_rules(prefix: str, *, tied: bool) -> list[Rule]:
         Same(prefix + used, bias),
         (Repeated if tied else Unused)(prefix + unused, bias),
     ]
-
-
-def read_post_norm(hf: HFConfig, *, transform_activation: str, unused_positions: int) -> Blueprint:
-    """Return our encoder from the settings that BERT and RoBERTa share.
-
-    ``unused_positions`` rows of the position embedding precede those of ours.
-    """
-    supported_value(hf, "position_embedding_type", "absolute", default="absolute")
-    supported_value(hf, "is_decoder", False, default=False)
-    supported_value(hf, "add_cross_attention", False, default=False)
-    config = EncoderConfig(
-        d_model=required_value(hf, "hidden_size"),
-        d_ff=required_value(hf, "intermediate_size"),
-        num_layers=required_value(hf, "num_hidden_layers"),
-        norm_eps=hf.get("layer_norm_eps", 1e-12),
-        tie_embeddings=hf.get("tie_word_embeddings", True),
-        attention=AttentionConfig(
-            num_heads=required_value(hf, "num_attention_heads"),
-            bias=True,
-            out_bias=True,
-            dropout=hf.get("attention_probs_dropout_prob", 0.1),
-        ),
-        positions=PositionsConfig(kind="learned"),
-        block=BlockConfig(norm="layernorm", placement="post", dropout=hf.get("hidden_dropout_prob", 0.1)),
-        feedforward=FeedForwardConfig(
-            activation=read_activation(hf, "hidden_act", "gelu"), gated=False, bias=True
-        ),
-        embedding=EmbeddingConfig(norm=True, num_segments=hf.get("type_vocab_size", 2)),
-        head=HeadConfig(bias=True),
-        transform_activation=transform_activation,
-    )
-    return Blueprint(
-        backbone_class=Encoder,
-        config=config,
-        vocab_size=required_value(hf, "vocab_size"),
-        max_length=hf.get("max_position_embeddings", 512) - unused_positions,
-    )
-
-
-def write_post_norm(model: Backbone, *, unused_positions: int) -> HFConfig:
-    """Return the settings that BERT and RoBERTa share."""
-    assert isinstance(model, Encoder)
-    c = model.config
-    return {
-        "vocab_size": model.vocab_size,
-        "max_position_embeddings": model.max_length + unused_positions,
-        "hidden_size": c.width,
-        "intermediate_size": c.d_ff or c.feedforward.standard_width(c.width),
-        "num_hidden_layers": c.num_layers,
-        "num_attention_heads": c.attention.num_heads,
-        "hidden_act": write_activation(c.feedforward.activation),
-        "type_vocab_size": max(c.embedding.num_segments, 1),  # their table is never empty
-        "layer_norm_eps": c.norm_eps,
-        "hidden_dropout_prob": c.block.dropout,
-        "attention_probs_dropout_prob": c.attention.dropout,
-        "tie_word_embeddings": c.tie_embeddings,
-        "bos_token_id": None,
-        "eos_token_id": None,
-    }

@@ -6,28 +6,11 @@ from typing import ClassVar
 
 from archbench.architectures.backbone import Backbone
 from archbench.architectures.backbones.encoder import Encoder
-from archbench.architectures.pretrained.checkpoint import (
-    Blueprint,
-    Checkpoint,
-    read_activation,
-    required_value,
-)
-from archbench.architectures.pretrained.encoders.bert import read_post_norm, write_post_norm
-from archbench.architectures.pretrained.hf_config import HFConfig
+from archbench.architectures.pretrained.checkpoint import Checkpoint
+from archbench.architectures.pretrained.encoders.bert import BERT, POST_NORM
+from archbench.architectures.pretrained.fields import Table, Written
 from archbench.architectures.pretrained.tensor_rules import Rule, Same, head, layered, linear
 
-KEYS = {
-    "dim": "hidden_size",
-    "hidden_dim": "intermediate_size",
-    "n_layers": "num_hidden_layers",
-    "n_heads": "num_attention_heads",
-    "activation": "hidden_act",
-    "dropout": "hidden_dropout_prob",
-    "attention_dropout": "attention_probs_dropout_prob",
-}
-"""Its keys of config.json, and those of BERT."""
-SAME_KEYS = {key: key for key in ("vocab_size", "max_position_embeddings", "tie_word_embeddings")}
-"""Keys of both."""
 LAYER: list[Rule] = [
     *linear("attention.q_lin", "mixer.q"),
     *linear("attention.k_lin", "mixer.k"),
@@ -51,24 +34,21 @@ class DistilBert(Checkpoint):
         "num_hidden_layers": "n_layers",
     }
     ignored = (r"(^|\.)position_ids$",)
-
-    @classmethod
-    def read_config(cls, hf: HFConfig) -> Blueprint:
-        activation = read_activation(hf, "activation", "gelu")
-        for name in ("dim", "hidden_dim", "n_layers", "n_heads"):
-            required_value(hf, name)
-        bert = {key: hf[name] for name, key in (KEYS | SAME_KEYS).items() if name in hf}
-        bert["type_vocab_size"] = 0
-        return read_post_norm(bert, transform_activation=activation, unused_positions=0)
-
-    @classmethod
-    def write_config(cls, model: Backbone) -> HFConfig:
-        bert = write_post_norm(model, unused_positions=0)
-        return {name: bert[key] for name, key in (KEYS | SAME_KEYS).items()} | {
-            "architectures": ["DistilBertForMaskedLM"],
-            "model_type": "distilbert",
-            "pad_token_id": None,
-        }
+    architecture = "DistilBertForMaskedLM"
+    fields: ClassVar[Table] = {
+        "activation": BERT["hidden_act"],
+        "dim": BERT["hidden_size"],
+        "hidden_dim": BERT["intermediate_size"],
+        "n_layers": BERT["num_hidden_layers"],
+        "n_heads": BERT["num_attention_heads"],
+        "tie_word_embeddings": BERT["tie_word_embeddings"],
+        "attention_dropout": BERT["attention_probs_dropout_prob"],
+        "dropout": BERT["hidden_dropout_prob"],
+        "vocab_size": BERT["vocab_size"],
+        "max_position_embeddings": BERT["max_position_embeddings"],
+        "pad_token_id": Written(None),
+    }
+    fixed = POST_NORM | {"norm_eps": 1e-12}
 
     @classmethod
     def rules(cls, model: Backbone) -> list[Rule]:

@@ -4,22 +4,25 @@ the causal mask. LLaDA's files have the names of OLMo; Dream predicts a token on
 
 from __future__ import annotations
 
-from dataclasses import fields
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from archbench.architectures.backbone import Backbone
-from archbench.architectures.backbones.decoder import DecoderConfig
-from archbench.architectures.backbones.masked_diffusion import MaskedDiffusion, MaskedDiffusionConfig
-from archbench.architectures.layers.attention.config import AttentionConfig
-from archbench.architectures.layers.positions import PositionsConfig
-from archbench.architectures.pretrained.checkpoint import (
-    Blueprint,
-    Checkpoint,
-    required_value,
-    supported_value,
-)
+from archbench.architectures.backbones.masked_diffusion import MaskedDiffusion
+from archbench.architectures.pretrained.checkpoint import Checkpoint
 from archbench.architectures.pretrained.decoders.llama import decoder_config
 from archbench.architectures.pretrained.decoders.qwen import Qwen2
+from archbench.architectures.pretrained.fields import (
+    ABSENT,
+    OPTIONAL,
+    Beside,
+    Field,
+    Only,
+    Part,
+    Settings,
+    Table,
+    Written,
+    required_value,
+)
 from archbench.architectures.pretrained.hf_config import HFConfig
 from archbench.architectures.pretrained.tensor_rules import Rule, Same, head, layered, linear
 
@@ -34,28 +37,25 @@ LAYER: tuple[Rule, ...] = (
     *linear("up_proj", "feedforward.up"),
     *linear("ff_out", "feedforward.down"),
 )
-FIXED: HFConfig = {
-    "block_type": "llama",
-    "activation_type": "silu",
-    "layer_norm_type": "rms",
-    "rope": True,
-    "alibi": False,
-    "include_bias": False,
-    "attention_layer_norm": False,
-    "input_emb_norm": False,
-    "scale_logits": False,
-    "layer_norm_with_affine": True,
-    "bias_for_layer_norm": False,
-    "block_group_size": 1,
-}
-"""Settings of LLaDA's configuration that have this value in all of its checkpoints."""
-LEFT_OUT: HFConfig = {
-    "block_type": "sequential",
-    "activation_type": "swiglu",
-    "layer_norm_type": "default",
-    "rope": False,
-}
-"""Defaults of LLaDA's class for keys missing in config.json, where they differ from ``FIXED``."""
+
+
+def fixed(value: Any, default: Any = ABSENT) -> Only:
+    """Return the row of a key that has one value in all checkpoints; null is the same as a missing key."""
+    return Only(value, default=default, unset=(None,), written=True)
+
+
+def read_kv_heads(hf: HFConfig) -> Settings:
+    """Return the heads of keys and values, which two keys of config.json tell."""
+    heads, one = hf.get("n_kv_heads"), hf.get("multi_query_attention")
+    told = heads if one is None else 1 if one else required_value(hf, "n_heads")
+    if heads not in (None, told):
+        raise ValueError(f"config.json: multi_query_attention={one} does not go with n_kv_heads={heads}")
+    return {"attention.num_kv_heads": told}
+
+
+def read_vocabulary(hf: HFConfig) -> Settings:
+    """Return the rows of the token table, which may be more than the vocabulary."""
+    return {"vocab_size": hf.get("embedding_size") or required_value(hf, "vocab_size")}
 
 
 class LLaDA(Checkpoint):
@@ -64,53 +64,35 @@ class LLaDA(Checkpoint):
     backbone_class = MaskedDiffusion
     model_types = ("llada",)
     tie_key = "weight_tying"
-
-    @classmethod
-    def read_config(cls, hf: HFConfig) -> Blueprint:
-        for key, value in FIXED.items():
-            left_out = hf.get(key) is None  # null is the same as a key left out
-            supported_value({} if left_out else hf, key, value, default=LEFT_OUT.get(key, value))
-        width = required_value(hf, "d_model")
-        config = MaskedDiffusionConfig(
-            d_model=width,
-            d_ff=hf.get("mlp_hidden_size") or hf.get("mlp_ratio", 4) * width,
-            num_layers=required_value(hf, "n_layers"),
-            norm_eps=hf.get("rms_norm_eps", 1e-5),
-            tie_embeddings=hf.get("weight_tying", True),
-            attention=AttentionConfig(
-                num_heads=required_value(hf, "n_heads"),
-                num_kv_heads=_key_value_heads(hf),
-                bias=hf.get("include_qkv_bias") or False,
-            ),
-            positions=PositionsConfig(kind="rope", base=float(hf.get("rope_theta", 10000.0))),
-        )
-        return Blueprint(
-            backbone_class=MaskedDiffusion,
-            config=config,
-            vocab_size=hf.get("embedding_size") or required_value(hf, "vocab_size"),
-            max_length=required_value(hf, "max_sequence_length"),
-        )
-
-    @classmethod
-    def write_config(cls, model: Backbone) -> HFConfig:
-        c = decoder_config(model)
-        a = c.attention
-        return FIXED | {
-            "architectures": ["LLaDAModelLM"],
-            "model_type": "llada",
-            "d_model": c.width,
-            "n_heads": a.num_heads,
-            "n_kv_heads": a.kv_heads,
-            "n_layers": c.num_layers,
-            "mlp_hidden_size": c.d_ff or c.feedforward.standard_width(c.width),
-            "rms_norm_eps": c.norm_eps,
-            "rope_theta": c.positions.base,
-            "include_qkv_bias": a.bias,
-            "weight_tying": c.tie_embeddings,
-            "vocab_size": model.vocab_size,
-            "embedding_size": model.vocab_size,
-            "max_sequence_length": model.max_length,
-        }
+    architecture = "LLaDAModelLM"
+    fields: ClassVar[Table] = {
+        "block_type": fixed("llama", default="sequential"),
+        "activation_type": fixed("silu", default="swiglu"),
+        "layer_norm_type": fixed("rms", default="default"),
+        "rope": fixed(True, default=False),
+        "alibi": fixed(False),
+        "include_bias": fixed(False),
+        "attention_layer_norm": fixed(False),
+        "input_emb_norm": fixed(False),
+        "scale_logits": fixed(False),
+        "layer_norm_with_affine": fixed(True),
+        "bias_for_layer_norm": fixed(False),
+        "block_group_size": fixed(1),
+        "d_model": Field("d_model"),
+        "mlp_hidden_size": Field("d_ff", lambda hf: hf["mlp_ratio"] * hf["d_model"], unset=OPTIONAL),
+        "mlp_ratio": Beside(4),
+        "n_layers": Field("num_layers"),
+        "rms_norm_eps": Field("norm_eps", 1e-5),
+        "weight_tying": Field("tie_embeddings", True),
+        "n_heads": Field("attention.num_heads"),
+        "multi_query_attention": Beside(),
+        "n_kv_heads": Part(read_kv_heads, lambda config, keys: {"n_kv_heads": config.attention.kv_heads}),
+        "include_qkv_bias": Field("attention.bias", False, unset=OPTIONAL),
+        "rope_theta": Field("positions.base", 10000.0, read=float),
+        "vocab_size": Written(ours="vocab_size"),
+        "embedding_size": Part(read_vocabulary, lambda config, keys: {"embedding_size": keys["vocab_size"]}),
+        "max_sequence_length": Field("max_length"),
+    }
 
     @classmethod
     def rules(cls, model: Backbone) -> list[Rule]:
@@ -123,13 +105,7 @@ class LLaDA(Checkpoint):
         ]
 
 
-def _key_value_heads(hf: HFConfig) -> int | None:
-    """Return the heads of keys and values, which two keys of config.json tell."""
-    heads, one = hf.get("n_kv_heads"), hf.get("multi_query_attention")
-    told = heads if one is None else 1 if one else required_value(hf, "n_heads")
-    if heads not in (None, told):
-        raise ValueError(f"config.json: multi_query_attention={one} does not go with n_kv_heads={heads}")
-    return told
+UNSUPPORTED: Table = {key: Only(False, others=(None,)) for key in ("use_sliding_window", "use_mrope")}
 
 
 class Dream(Qwen2):
@@ -138,18 +114,10 @@ class Dream(Qwen2):
     backbone_class = MaskedDiffusion  # type: ignore[assignment]
     model_types = ("Dream",)
     architecture = "DreamModel"
-    defaults: ClassVar[HFConfig] = Qwen2.defaults | {"max_position_embeddings": 32768}
-
-    @classmethod
-    def read_config(cls, hf: HFConfig) -> Blueprint:
-        for key in ("use_sliding_window", "use_mrope"):
-            supported_value(hf, key, False, None, default=False)
-        blueprint = super().read_config(hf)
-        assert isinstance(blueprint.config, DecoderConfig)
-        values = {field.name: getattr(blueprint.config, field.name) for field in fields(blueprint.config)}
-        return Blueprint(
-            backbone_class=MaskedDiffusion,
-            config=MaskedDiffusionConfig(**values, shifted=True),
-            vocab_size=blueprint.vocab_size,
-            max_length=blueprint.max_length,
-        )
+    fields = (
+        UNSUPPORTED
+        | Qwen2.fields
+        | UNSUPPORTED
+        | {"max_position_embeddings": Field("max_length", 32768, required=True)}
+    )
+    fixed: ClassVar[Settings] = {"shifted": True}

@@ -9,15 +9,15 @@ from __future__ import annotations
 
 from archbench.architectures.backbone import Backbone
 from archbench.architectures.backbones.encoder import Encoder
-from archbench.architectures.pretrained.checkpoint import Blueprint, Checkpoint, supported_value
+from archbench.architectures.pretrained.checkpoint import Checkpoint
 from archbench.architectures.pretrained.encoders.bert import (
+    BERT,
     LAYER,
+    POST_NORM,
     embedding_rules,
     prediction_rules,
-    read_post_norm,
-    write_post_norm,
 )
-from archbench.architectures.pretrained.hf_config import HFConfig
+from archbench.architectures.pretrained.fields import ACTIVATIONS, Field, Only
 from archbench.architectures.pretrained.tensor_rules import Rule, Shifted, layered, linear
 
 PAD = 1
@@ -30,19 +30,19 @@ class Roberta(Checkpoint):
     backbone_class = Encoder
     model_types = ("roberta",)
     ignored = (r"^roberta\.pooler\.", r"(^|\.)position_ids$")
-
-    @classmethod
-    def read_config(cls, hf: HFConfig) -> Blueprint:
-        supported_value(hf, "pad_token_id", PAD, default=PAD)
-        return read_post_norm(hf, transform_activation="gelu", unused_positions=PAD + 1)
-
-    @classmethod
-    def write_config(cls, model: Backbone) -> HFConfig:
-        return write_post_norm(model, unused_positions=PAD + 1) | {
-            "architectures": ["RobertaForMaskedLM"],
-            "model_type": "roberta",
-            "pad_token_id": PAD,
-        }
+    architecture = "RobertaForMaskedLM"
+    fields = BERT | {
+        "hidden_act": Field("feedforward.activation", "gelu", names=ACTIVATIONS),
+        "max_position_embeddings": Field(
+            "max_length",
+            512,
+            required=True,
+            read=lambda rows: rows - PAD - 1,
+            write=lambda length: length + PAD + 1,
+        ),
+        "pad_token_id": Only(PAD, written=True),
+    }
+    fixed = POST_NORM | {"transform_activation": "gelu"}
 
     @classmethod
     def rules(cls, model: Backbone) -> list[Rule]:
@@ -62,8 +62,4 @@ class XLMRoberta(Roberta):
     """``XLMRobertaForMaskedLM`` (Conneau et al. 2020, arXiv 1911.02116): RoBERTa with another vocabulary."""
 
     model_types = ("xlm-roberta",)
-
-    @classmethod
-    def write_config(cls, model: Backbone) -> HFConfig:
-        names = {"architectures": ["XLMRobertaForMaskedLM"], "model_type": cls.model_types[0]}
-        return super().write_config(model) | names
+    architecture = "XLMRobertaForMaskedLM"

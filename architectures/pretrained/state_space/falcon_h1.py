@@ -3,52 +3,56 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any, ClassVar
 
 from archbench.architectures.backbone import Backbone
-from archbench.architectures.backbones.hybrid import Hybrid
-from archbench.architectures.backbones.multipliers import MultipliersConfig
-from archbench.architectures.pretrained.checkpoint import (
-    Blueprint,
-    Checkpoint,
-    required_value,
-    supported_value,
-)
+from archbench.architectures.backbones.hybrid import Hybrid, HybridConfig
+from archbench.architectures.pretrained.checkpoint import Checkpoint
+from archbench.architectures.pretrained.fields import OPTIONAL, Beside, Field, Part, Settings, supported_value
 from archbench.architectures.pretrained.hf_config import HFConfig
-from archbench.architectures.pretrained.state_space.bamba import DEFAULTS as BAMBA
-from archbench.architectures.pretrained.state_space.bamba import read_mamba2_hybrid, write_mamba2_hybrid
-from archbench.architectures.pretrained.state_space.jamba import hybrid_blueprint, hybrid_config, hybrid_rules
+from archbench.architectures.pretrained.state_space.bamba import MAMBA2_HYBRID, expanded, head_width
+from archbench.architectures.pretrained.state_space.jamba import hybrid_rules
 from archbench.architectures.pretrained.state_space.mamba2 import SSD_RULES
 from archbench.architectures.pretrained.tensor_rules import ATTENTION, Rule
 
-MULTIPLIERS: HFConfig = {
-    "embedding_multiplier": 1.0,
-    "lm_head_multiplier": 1.0,
-    "attention_in_multiplier": 1.0,
-    "attention_out_multiplier": 1.0,
-    "key_multiplier": 1.0,
-    "ssm_in_multiplier": 1.0,
-    "ssm_out_multiplier": 1.0,
-    "ssm_multipliers": [1.0] * 5,
-    "mlp_multipliers": [1.0] * 2,
-}
-DEFAULTS: HFConfig = (
-    BAMBA
-    | MULTIPLIERS
-    | {"mamba_d_ssm": 1024, "mamba_norm_before_gate": True, "mamba_rms_norm": False, "projectors_bias": False}
-)
-"""Default values of keys in config.json."""
+
+def channels(hf: HFConfig) -> Any:
+    """Return the channels of Mamba-2."""
+    return hf["mamba_d_ssm"] or expanded(hf)
 
 
-NAMES = {
-    "embedding_multiplier": "embedding",
-    "lm_head_multiplier": "head",
-    "attention_in_multiplier": "attention_in",
-    "attention_out_multiplier": "attention_out",
-    "key_multiplier": "key",
-    "ssm_in_multiplier": "mamba2_in",
-    "ssm_out_multiplier": "mamba2_out",
-}
-"""Keys of factors that are one number, and our names."""
+def write_channels(config: HybridConfig, keys: HFConfig) -> HFConfig:
+    """Return the channels of Mamba-2."""
+    return {"mamba_d_ssm": config.mamba2.num_heads * keys["mamba_d_head"]}
+
+
+def read_norm(hf: HFConfig) -> Settings:
+    """Return the norm of Mamba-2, which two keys tell."""
+    order = "before_gate" if hf["mamba_norm_before_gate"] else "after_gate"
+    return {"mamba2.norm": order if hf["mamba_rms_norm"] else "none"}
+
+
+def write_norm(config: HybridConfig, keys: HFConfig) -> HFConfig:
+    """Return the norm of Mamba-2, and its place."""
+    norm = config.mamba2.norm
+    return {"mamba_rms_norm": norm != "none", "mamba_norm_before_gate": norm == "before_gate"}
+
+
+def check_biases(hf: HFConfig) -> Settings:
+    """Raise ValueError where two keys of biases differ."""
+    supported_value(hf, "projectors_bias", hf["mamba_proj_bias"])
+    return {}
+
+
+def read_mlp_factors(hf: HFConfig) -> Settings:
+    """Return the factors of the gate and of the output of feed-forwards."""
+    gate, down = hf["mlp_multipliers"] or [1.0, 1.0]
+    return {"multipliers.gate": gate, "multipliers.down": down}
+
+
+def write_mlp_factors(config: HybridConfig, keys: HFConfig) -> HFConfig:
+    """Return the factors of the gate and of the output of feed-forwards."""
+    return {"mlp_multipliers": [config.multipliers.gate, config.multipliers.down]}
 
 
 class FalconH1(Checkpoint):
@@ -57,37 +61,26 @@ class FalconH1(Checkpoint):
     backbone_class = Hybrid
     model_types = ("falcon_h1",)
     ignored = (r"rotary_emb\.inv_freq", r"^model\.layers\.\d+\.mamba\.mup_vector$")
-
-    @classmethod
-    def read_config(cls, hf: HFConfig) -> Blueprint:
-        hf = DEFAULTS | hf
-        supported_value(hf, "projectors_bias", hf["mamba_proj_bias"])
-        channels = hf["mamba_d_ssm"] or hf["mamba_expand"] * required_value(hf, "hidden_size")
-        config = read_mamba2_hybrid(hf, ["attention+mamba2"], channels)
-        norm_order = "before_gate" if hf["mamba_norm_before_gate"] else "after_gate"
-        mamba2 = replace(config.mamba2, norm=norm_order if hf["mamba_rms_norm"] else "none")
-        gate, down = hf["mlp_multipliers"] or MULTIPLIERS["mlp_multipliers"]
-        multipliers = MultipliersConfig(
-            gate=gate,
-            down=down,
-            mamba2_parts=list(hf["ssm_multipliers"] or MULTIPLIERS["ssm_multipliers"]),
-            **{name: hf[key] for key, name in NAMES.items()},
-        )
-        return hybrid_blueprint(hf, replace(config, multipliers=multipliers, **{"mamba2": mamba2}))
-
-    @classmethod
-    def write_config(cls, model: Backbone) -> HFConfig:
-        mamba2, factors = hybrid_config(model).mamba2, hybrid_config(model).multipliers
-        hf = write_mamba2_hybrid(model, "FalconH1ForCausalLM", "falcon_h1")
-        return hf | {
-            "mamba_d_ssm": mamba2.num_heads * hf["mamba_d_head"],
-            "mamba_rms_norm": mamba2.norm != "none",
-            "mamba_norm_before_gate": mamba2.norm == "before_gate",
-            "projectors_bias": mamba2.bias,
-            "ssm_multipliers": factors.mamba2_parts,
-            "mlp_multipliers": [factors.gate, factors.down],
-            **{key: getattr(factors, name) for key, name in NAMES.items()},
-        }
+    architecture = "FalconH1ForCausalLM"
+    fields = MAMBA2_HYBRID | {
+        "projectors_bias": Part(
+            check_biases, lambda config, keys: {"projectors_bias": config.mamba2.bias}, default=False
+        ),
+        "mamba_d_head": head_width(channels),
+        "mamba_d_ssm": Part(write=write_channels, default=1024),
+        "mamba_rms_norm": Part(read_norm, write_norm, default=False),
+        "mamba_norm_before_gate": Beside(True),
+        "mlp_multipliers": Part(read_mlp_factors, write_mlp_factors, default=[1.0, 1.0]),
+        "ssm_multipliers": Field("multipliers.mamba2_parts", [1.0] * 5, unset=OPTIONAL, read=list),
+        "embedding_multiplier": Field("multipliers.embedding", 1.0),
+        "lm_head_multiplier": Field("multipliers.head", 1.0),
+        "attention_in_multiplier": Field("multipliers.attention_in", 1.0),
+        "attention_out_multiplier": Field("multipliers.attention_out", 1.0),
+        "key_multiplier": Field("multipliers.key", 1.0),
+        "ssm_in_multiplier": Field("multipliers.mamba2_in", 1.0),
+        "ssm_out_multiplier": Field("multipliers.mamba2_out", 1.0),
+    }
+    fixed: ClassVar[Settings] = {"layers": ["attention+mamba2"]}
 
     @classmethod
     def rules(cls, model: Backbone) -> list[Rule]:

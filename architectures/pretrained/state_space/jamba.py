@@ -3,47 +3,45 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import ClassVar
 
 from archbench.architectures.backbone import Backbone
 from archbench.architectures.backbones.hybrid import Hybrid, HybridConfig
-from archbench.architectures.layers.attention.config import AttentionConfig
 from archbench.architectures.layers.layer_pattern import compress_pattern
-from archbench.architectures.layers.moe.config import ExpertsConfig
-from archbench.architectures.layers.positions import PositionsConfig
-from archbench.architectures.mixers.mamba import SelectiveConfig
-from archbench.architectures.pretrained.checkpoint import (
-    Blueprint,
-    Checkpoint,
-    read_head_dim,
-    required_value,
-    supported_value,
+from archbench.architectures.pretrained.checkpoint import Checkpoint
+from archbench.architectures.pretrained.decoders.moe import BALANCE
+from archbench.architectures.pretrained.fields import (
+    HEAD_DIM,
+    TOKENS,
+    Beside,
+    Condition,
+    Field,
+    Only,
+    Part,
+    Settings,
+    Table,
 )
-from archbench.architectures.pretrained.decoders.moe import read_balance, write_balance
 from archbench.architectures.pretrained.hf_config import HFConfig
-from archbench.architectures.pretrained.state_space.mamba import SELECTIVE, times
+from archbench.architectures.pretrained.state_space.mamba import RANK, SELECTIVE, times
 from archbench.architectures.pretrained.tensor_rules import ATTENTION, Rule, Same, expert_rules, head, linear
 
-DEFAULTS: HFConfig = {
-    "num_key_value_heads": 8,
-    "head_dim": None,
-    "rms_norm_eps": 1e-6,
-    "tie_word_embeddings": False,
-    "attention_dropout": 0.0,
-    "num_experts": 16,
-    "num_experts_per_tok": 2,
-    "expert_layer_period": 2,
-    "expert_layer_offset": 1,
-    "attn_layer_period": 8,
-    "attn_layer_offset": 4,
-    "mamba_d_state": 16,
-    "mamba_d_conv": 4,
-    "mamba_expand": 2,
-    "mamba_dt_rank": "auto",
-    "mamba_conv_bias": True,
-    "mamba_proj_bias": False,
+HYBRID: Table = {
+    "hidden_act": Only("silu", written=True),
+    "hidden_size": Field("d_model"),
+    "intermediate_size": Field("d_ff"),
+    "num_hidden_layers": Field("num_layers"),
+    "rms_norm_eps": Field("norm_eps", 1e-6),
+    "tie_word_embeddings": Field("tie_embeddings", False),
+    "num_attention_heads": Field("attention.num_heads"),
+    "num_key_value_heads": Field("attention.num_kv_heads", 8),
+    "head_dim": Field("attention.head_dim", None),
+    "attention_dropout": Field("attention.dropout", 0.0),
+    "vocab_size": Field("vocab_size"),
+    "max_position_embeddings": Field("max_length"),
+    **TOKENS,
 }
-"""Default values of keys in config.json."""
+"""Keys that hybrids have."""
 MAMBA: tuple[Rule, ...] = (
     *(rule.within("mamba.", "mixer.") for rule in SELECTIVE),
     Same("mamba.dt_layernorm.weight", ("mixer.norms.0.weight",)),
@@ -59,77 +57,102 @@ FEEDFORWARD: tuple[Rule, ...] = (
 )
 
 
+def _read_period(hf: HFConfig, name: str, num_layers: int, types: tuple[str, str]) -> list[str]:
+    """Return a pattern with the first type once in each period, at the offset, and the second elsewhere."""
+    period, offset = hf[f"{name}_layer_period"], hf[f"{name}_layer_offset"]
+    return compress_pattern([types[0] if i % period == offset else types[1] for i in range(num_layers)])
+
+
+def _write_period(name: str, chosen: list[bool]) -> dict[str, int]:
+    """Return the period and the offset of the chosen layers."""
+    places = [index for index, is_chosen in enumerate(chosen) if is_chosen] or [len(chosen)]
+    later = places[1] if len(places) > 1 else places[0] + len(chosen) + 1
+    return {f"{name}_layer_period": later - places[0], f"{name}_layer_offset": places[0]}
+
+
+def read_mixers(hf: HFConfig) -> Settings:
+    """Return the layers of attention and of Mamba."""
+    return {"layers": _read_period(hf, "attn", hf["num_hidden_layers"], ("attention", "mamba"))}
+
+
+def write_mixers(config: HybridConfig, keys: HFConfig) -> HFConfig:
+    """Return the period and the offset of the layers of attention."""
+    return _write_period("attn", [kind == "attention" for kind in config.layer_types])
+
+
+def read_feedforwards(hf: HFConfig) -> Settings:
+    """Return the layers with experts."""
+    if hf["num_experts"] == 1:
+        return {"feedforwards": ["dense"]}
+    return {"feedforwards": _read_period(hf, "expert", hf["num_hidden_layers"], ("experts", "dense"))}
+
+
+def write_feedforwards(config: HybridConfig, keys: HFConfig) -> HFConfig:
+    """Return the period and the offset of the layers with experts."""
+    return _write_period("expert", [kind == "experts" for kind in config.feedforward_types])
+
+
+def read_channels(hf: HFConfig) -> Settings:
+    """Return the channels of Mamba."""
+    return {"mamba.d_inner": hf["mamba_expand"] * hf["hidden_size"]}
+
+
+def write_channels(config: HybridConfig, keys: HFConfig) -> HFConfig:
+    """Return the multiple of the width that the channels are."""
+    return {"mamba_expand": times(config.mamba.resolved(config.width).d_inner, config.width)}
+
+
+def read_experts(hf: HFConfig) -> Settings:
+    """Return the number of experts; a single one is a dense layer."""
+    if hf["num_experts"] == 1:
+        return {}
+    return {
+        "experts.num_experts": hf["num_experts"],
+        "experts.experts_per_token": hf["num_experts_per_tok"],
+        "experts.renormalise": False,
+        "experts.balance": "all_layers",
+    }
+
+
+def write_experts(config: HybridConfig, keys: HFConfig) -> HFConfig:
+    """Return the number of experts, one where all layers are dense."""
+    experts = config.experts
+    sparse = "experts" in config.feedforward_types
+    return {
+        "num_experts": experts.num_experts if sparse else 1,
+        "num_experts_per_tok": experts.experts_per_token if sparse else 1,
+    }
+
+
+SPARSE = Condition(reads=lambda hf: hf["num_experts"] != 1, writes=lambda config: True)
+
+
 class Jamba(Checkpoint):
     """``JambaForCausalLM``."""
 
     backbone_class = Hybrid
     model_types = ("jamba",)
     aliases: ClassVar[dict[str, str]] = {"num_local_experts": "num_experts"}
-
-    @classmethod
-    def read_config(cls, hf: HFConfig) -> Blueprint:
-        hf = DEFAULTS | hf
-        supported_value(hf, "hidden_act", "silu", default="silu")
-        supported_value(hf, "sliding_window", None)
-        num_layers, width = required_value(hf, "num_hidden_layers"), required_value(hf, "hidden_size")
-        rank = hf["mamba_dt_rank"]
-        dense = hf["num_experts"] == 1
-        config = HybridConfig(
-            d_model=width,
-            d_ff=required_value(hf, "intermediate_size"),
-            num_layers=num_layers,
-            norm_eps=hf["rms_norm_eps"],
-            tie_embeddings=hf["tie_word_embeddings"],
-            layers=_read_period(hf, "attn", num_layers, ("attention", "mamba")),
-            feedforwards=["dense"] if dense else _read_period(hf, "expert", num_layers, ("experts", "dense")),
-            attention=AttentionConfig(
-                num_heads=required_value(hf, "num_attention_heads"),
-                num_kv_heads=hf["num_key_value_heads"],
-                head_dim=read_head_dim(hf),
-                dropout=hf["attention_dropout"],
-            ),
-            positions=PositionsConfig(kind="none"),
-            mamba=SelectiveConfig(
-                d_inner=hf["mamba_expand"] * width,
-                d_state=hf["mamba_d_state"],
-                conv_width=hf["mamba_d_conv"],
-                conv_bias=hf["mamba_conv_bias"],
-                bias=hf["mamba_proj_bias"],
-                dt_rank=None if rank == "auto" else rank,
-                selection_norm=True,
-            ),
-            experts=ExpertsConfig()
-            if dense
-            else ExpertsConfig(
-                num_experts=hf["num_experts"],
-                experts_per_token=hf["num_experts_per_tok"],
-                renormalise=False,
-                balance="all_layers",
-                balance_coefficient=read_balance(hf),
-            ),
-        )
-        return hybrid_blueprint(hf, config)
-
-    @classmethod
-    def write_config(cls, model: Backbone) -> HFConfig:
-        c = hybrid_config(model)
-        mamba = c.mamba.resolved(c.width)
-        assert mamba.d_inner is not None
-        experts = "experts" in c.feedforward_types
-        return {
-            **common_keys(model, "JambaForCausalLM", "jamba"),
-            **_write_period("attn", [kind == "attention" for kind in c.layer_types]),
-            **_write_period("expert", [kind == "experts" for kind in c.feedforward_types]),
-            "num_experts": c.experts.num_experts if experts else 1,
-            "num_experts_per_tok": c.experts.experts_per_token if experts else 1,
-            **write_balance(c.experts),
-            "mamba_d_state": mamba.d_state,
-            "mamba_d_conv": mamba.conv_width,
-            "mamba_expand": times(mamba.d_inner, c.width),
-            "mamba_dt_rank": mamba.dt_rank,
-            "mamba_conv_bias": mamba.conv_bias,
-            "mamba_proj_bias": mamba.bias,
-        }
+    architecture = "JambaForCausalLM"
+    fields = HYBRID | {
+        "sliding_window": Only(None),
+        "head_dim": HEAD_DIM,
+        "attn_layer_period": Part(read_mixers, write_mixers, default=8),
+        "attn_layer_offset": Beside(4),
+        "expert_layer_period": Part(read_feedforwards, write_feedforwards, default=2),
+        "expert_layer_offset": Beside(1),
+        "mamba_d_state": Field("mamba.d_state", 16),
+        "mamba_d_conv": Field("mamba.conv_width", 4),
+        "mamba_expand": Part(read_channels, write_channels, default=2),
+        "mamba_dt_rank": replace(RANK, ours="mamba.dt_rank"),
+        "mamba_conv_bias": Field("mamba.conv_bias", True),
+        "mamba_proj_bias": Field("mamba.bias", False),
+        "num_experts": Part(read_experts, write_experts, default=16),
+        "num_experts_per_tok": Beside(2),
+        **BALANCE,
+        "output_router_logits": replace(BALANCE["output_router_logits"], when=SPARSE),
+    }
+    fixed: ClassVar[Settings] = {"positions.kind": "none", "mamba.selection_norm": True}
 
     @classmethod
     def rules(cls, model: Backbone) -> list[Rule]:
@@ -143,41 +166,6 @@ def hybrid_config(model: Backbone) -> HybridConfig:
     """Return the configuration of a hybrid."""
     assert isinstance(model, Hybrid)
     return model.config
-
-
-def hybrid_blueprint(hf: HFConfig, config: HybridConfig) -> Blueprint:
-    """Return a hybrid with the sizes in config.json."""
-    return Blueprint(
-        backbone_class=Hybrid,
-        config=config,
-        vocab_size=required_value(hf, "vocab_size"),
-        max_length=required_value(hf, "max_position_embeddings"),
-    )
-
-
-def common_keys(model: Backbone, architecture: str, model_type: str) -> HFConfig:
-    """Return the keys of config.json that all hybrids have."""
-    c = hybrid_config(model)
-    a = c.attention
-    return {
-        "architectures": [architecture],
-        "model_type": model_type,
-        "vocab_size": model.vocab_size,
-        "max_position_embeddings": model.max_length,
-        "hidden_size": c.width,
-        "intermediate_size": c.dense_width,
-        "num_hidden_layers": c.num_layers,
-        "num_attention_heads": a.num_heads,
-        "num_key_value_heads": a.kv_heads,
-        "head_dim": a.head_dim or c.width // a.num_heads,
-        "attention_dropout": a.dropout,
-        "hidden_act": "silu",
-        "rms_norm_eps": c.norm_eps,
-        "tie_word_embeddings": c.tie_embeddings,
-        "bos_token_id": None,
-        "eos_token_id": None,
-        "pad_token_id": None,
-    }
 
 
 def hybrid_rules(
@@ -194,16 +182,3 @@ def hybrid_rules(
         Same("model.final_layernorm.weight", ("final.weight",)),
         head("lm_head.weight", tied=c.tie_embeddings),
     ]
-
-
-def _read_period(hf: HFConfig, name: str, num_layers: int, types: tuple[str, str]) -> list[str]:
-    """Return a pattern with the first type once in each period, at the offset, and the second elsewhere."""
-    period, offset = hf[f"{name}_layer_period"], hf[f"{name}_layer_offset"]
-    return compress_pattern([types[0] if i % period == offset else types[1] for i in range(num_layers)])
-
-
-def _write_period(name: str, chosen: list[bool]) -> dict[str, int]:
-    """Return the period and the offset of the chosen layers."""
-    places = [index for index, is_chosen in enumerate(chosen) if is_chosen] or [len(chosen)]
-    later = places[1] if len(places) > 1 else places[0] + len(chosen) + 1
-    return {f"{name}_layer_period": later - places[0], f"{name}_layer_offset": places[0]}

@@ -3,26 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from archbench.architectures.backbone import Backbone
 from archbench.architectures.backbones.mamba import Mamba, MambaConfig
-from archbench.architectures.backbones.mamba2 import Mamba2Config
 from archbench.architectures.backbones.stack import RecurrentStackConfig
-from archbench.architectures.pretrained.checkpoint import (
-    Blueprint,
-    Checkpoint,
-    required_value,
-    supported_value,
-)
+from archbench.architectures.pretrained.checkpoint import Checkpoint
+from archbench.architectures.pretrained.fields import TOKENS, Beside, Field, Only, Part, Settings, Table
 from archbench.architectures.pretrained.hf_config import HFConfig
 from archbench.architectures.pretrained.tensor_rules import Rule, Same, head, layered, linear
 
 USUAL_LENGTH = 2048
 """Training length of the published models in tokens; config.json does not contain it."""
+STACK: Table = {
+    "hidden_act": Only("silu", others=("swish",), written=True),
+    "hidden_size": Field("d_model"),
+    "num_hidden_layers": Field("num_layers"),
+    "layer_norm_epsilon": Field("norm_eps", 1e-5),
+    "conv_kernel": Field("conv_width", 4),
+    "use_conv_bias": Field("conv_bias", True),
+    "use_bias": Field("bias", False),
+    "time_step_min": Field("dt_min", 0.001),
+    "time_step_max": Field("dt_max", 0.1),
+    "vocab_size": Field("vocab_size"),
+    "max_position_embeddings": Field("max_length", USUAL_LENGTH),  # not a key of theirs, which they keep
+    **TOKENS,
+}
+"""Keys of Mamba and Mamba-2."""
 
 
 class Depthwise(Rule):
@@ -51,52 +61,42 @@ SELECTIVE: tuple[Rule, ...] = (
 """Rules of a Mamba mixer."""
 
 
+def times(channels: int, width: int) -> int:
+    """Return channels / width, which must be an integer in Hugging Face's classes."""
+    if channels % width:
+        raise ValueError(f"{channels} channels are no multiple of d_model={width}")
+    return channels // width
+
+
+def read_channels(hf: HFConfig) -> Settings:
+    """Return the channels. Falcon Mamba 7B has expand=16 and intermediate_size=8192, which counts there."""
+    return {"d_inner": hf.get("intermediate_size") or int(hf["expand"] * hf["hidden_size"])}
+
+
+def write_channels(config: MambaConfig, keys: HFConfig) -> HFConfig:
+    """Return the channels, and their multiple of the width."""
+    channels = config.resolved(config.width).d_inner
+    assert channels is not None
+    return {"intermediate_size": channels, "expand": times(channels, config.width)}
+
+
+RANK = Field("dt_rank", "auto", read=lambda rank: None if rank == "auto" else rank)
+"""Rank of the time steps."""
+
+
 class MambaCheckpoint(Checkpoint):
     """``MambaForCausalLM``."""
 
     backbone_class = Mamba
     model_types = ("mamba",)
-
-    @classmethod
-    def read_config(cls, hf: HFConfig) -> Blueprint:
-        supported_value(hf, "hidden_act", "silu", "swish", default="silu")
-        width, rank = required_value(hf, "hidden_size"), hf.get("time_step_rank", "auto")
-        config = MambaConfig(
-            d_model=width,
-            # Falcon Mamba 7B has expand=16 and intermediate_size=8192; the latter takes precedence there.
-            d_inner=hf.get("intermediate_size") or int(hf.get("expand", 2) * width),
-            num_layers=required_value(hf, "num_hidden_layers"),
-            norm_eps=hf.get("layer_norm_epsilon", 1e-5),
-            tie_embeddings=hf.get("tie_word_embeddings", True),
-            d_state=hf.get("state_size", 16),
-            conv_width=hf.get("conv_kernel", 4),
-            conv_bias=hf.get("use_conv_bias", True),
-            bias=hf.get("use_bias", False),
-            dt_rank=None if rank == "auto" else rank,
-            dt_min=hf.get("time_step_min", 0.001),
-            dt_max=hf.get("time_step_max", 0.1),
-        )
-        return Blueprint(
-            backbone_class=Mamba,
-            config=config,
-            vocab_size=required_value(hf, "vocab_size"),
-            max_length=hf.get("max_position_embeddings", USUAL_LENGTH),
-        )
-
-    @classmethod
-    def write_config(cls, model: Backbone) -> HFConfig:
-        assert isinstance(model, Mamba)
-        c = model.config.resolved(model.config.width)
-        assert c.d_inner is not None
-        return {
-            "architectures": ["MambaForCausalLM"],
-            "model_type": "mamba",
-            "expand": times(c.d_inner, c.width),
-            "intermediate_size": c.d_inner,
-            "state_size": c.d_state,
-            "time_step_rank": c.dt_rank,
-            **common_config(model, c),
-        }
+    architecture = "MambaForCausalLM"
+    fields = STACK | {
+        "tie_word_embeddings": Field("tie_embeddings", True),
+        "state_size": Field("d_state", 16),
+        "intermediate_size": Beside(),
+        "expand": Part(read_channels, write_channels, default=2),
+        "time_step_rank": RANK,
+    }
 
     @classmethod
     def rules(cls, model: Backbone) -> list[Rule]:
@@ -107,34 +107,6 @@ class MambaCheckpoint(Checkpoint):
     def current_name(cls, name: str) -> str:
         """Rename the embedding, which has another name in the first published files."""
         return name.replace("backbone.embedding.", "backbone.embeddings.")
-
-
-def times(channels: int, width: int) -> int:
-    """Return channels / width, which must be an integer in Hugging Face's classes."""
-    if channels % width:
-        raise ValueError(f"{channels} channels are no multiple of d_model={width}")
-    return channels // width
-
-
-def common_config(model: Backbone, c: MambaConfig | Mamba2Config) -> HFConfig:
-    """Return the keys of config.json that Mamba and Mamba-2 have under the same name."""
-    return {
-        "vocab_size": model.vocab_size,
-        "max_position_embeddings": model.max_length,  # not a key of theirs, which they keep
-        "hidden_size": c.width,
-        "num_hidden_layers": c.num_layers,
-        "conv_kernel": c.conv_width,
-        "use_conv_bias": c.conv_bias,
-        "use_bias": c.bias,
-        "hidden_act": "silu",
-        "layer_norm_epsilon": c.norm_eps,
-        "tie_word_embeddings": c.tie_embeddings,
-        "time_step_min": c.dt_min,
-        "time_step_max": c.dt_max,
-        "bos_token_id": None,
-        "eos_token_id": None,
-        "pad_token_id": None,
-    }
 
 
 def stack_rules(config: RecurrentStackConfig, mixer: Sequence[Rule]) -> list[Rule]:
@@ -149,28 +121,19 @@ def stack_rules(config: RecurrentStackConfig, mixer: Sequence[Rule]) -> list[Rul
     ]
 
 
+def write_norm(config: MambaConfig, keys: HFConfig) -> HFConfig:
+    """Return the epsilon of the inner norms."""
+    return {"mixer_rms_eps": config.selection_norm_eps or config.norm_eps}
+
+
 class FalconMamba(MambaCheckpoint):
     """``FalconMambaForCausalLM`` (Zuo et al. 2024, arXiv 2410.05355): inner norms without weights."""
 
     model_types = ("falcon_mamba",)
-
-    @classmethod
-    def read_config(cls, hf: HFConfig) -> Blueprint:
-        plain = super().read_config(hf)
-        assert isinstance(plain.config, MambaConfig)
-        config = replace(
-            plain.config,
-            selection_norm=True,
-            selection_norm_weight=False,
-            selection_norm_eps=hf.get("mixer_rms_eps", 1e-6),
+    architecture = "FalconMambaForCausalLM"
+    fields = MambaCheckpoint.fields | {
+        "mixer_rms_eps": Part(
+            lambda hf: {"selection_norm_eps": hf["mixer_rms_eps"]}, write_norm, default=1e-6
         )
-        return replace(plain, config=config)
-
-    @classmethod
-    def write_config(cls, model: Backbone) -> HFConfig:
-        assert isinstance(model, Mamba)
-        return super().write_config(model) | {
-            "architectures": ["FalconMambaForCausalLM"],
-            "model_type": "falcon_mamba",
-            "mixer_rms_eps": model.config.selection_norm_eps or model.config.norm_eps,
-        }
+    }
+    fixed: ClassVar[Settings] = {"selection_norm": True, "selection_norm_weight": False}

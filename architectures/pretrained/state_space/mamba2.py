@@ -7,20 +7,11 @@ from typing import Any
 
 from archbench.architectures.backbone import Backbone
 from archbench.architectures.backbones.mamba2 import Mamba2, Mamba2Config
-from archbench.architectures.pretrained.checkpoint import (
-    Blueprint,
-    Checkpoint,
-    required_value,
-    supported_value,
-)
+from archbench.architectures.mixers.mamba2 import SSDConfig
+from archbench.architectures.pretrained.checkpoint import Checkpoint
+from archbench.architectures.pretrained.fields import Field, Part, Settings
 from archbench.architectures.pretrained.hf_config import HFConfig
-from archbench.architectures.pretrained.state_space.mamba import (
-    CONVOLUTION,
-    USUAL_LENGTH,
-    common_config,
-    stack_rules,
-    times,
-)
+from archbench.architectures.pretrained.state_space.mamba import CONVOLUTION, STACK, stack_rules, times
 from archbench.architectures.pretrained.tensor_rules import Rule, Same, linear
 
 SSD_RULES: tuple[Rule, ...] = (
@@ -37,64 +28,46 @@ INFINITY = {"__float__": "Infinity"}
 """Infinity as Hugging Face writes it, since JSON has no such number."""
 
 
+def read_number(value: Any) -> float:
+    """Return a number, which may be infinite."""
+    return float(value["__float__"] if isinstance(value, dict) else value)
+
+
+def read_limits(hf: HFConfig) -> Settings:
+    """Return the range of time steps, null for no upper limit."""
+    low, high = (read_number(limit) for limit in hf["time_step_limit"])
+    return {"dt_floor": low, "dt_ceiling": None if high == math.inf else high}
+
+
+def write_limits(config: SSDConfig, keys: HFConfig) -> HFConfig:
+    """Return the range of time steps."""
+    ceiling = INFINITY if config.dt_ceiling is None else config.dt_ceiling
+    return {"time_step_limit": [config.dt_floor, ceiling]}
+
+
+def write_multiple(config: Mamba2Config, keys: HFConfig) -> HFConfig:
+    """Return the multiple of the width that the channels are."""
+    return {"expand": times(keys["num_heads"] * keys["head_dim"], config.width)}
+
+
 class Mamba2Checkpoint(Checkpoint):
     """``Mamba2ForCausalLM``."""
 
     backbone_class = Mamba2
     model_types = ("mamba2",)
-
-    @classmethod
-    def read_config(cls, hf: HFConfig) -> Blueprint:
-        supported_value(hf, "hidden_act", "silu", "swish", default="silu")
-        low, high = (read_number(limit) for limit in hf.get("time_step_limit", (0.0, math.inf)))
-        config = Mamba2Config(
-            d_model=required_value(hf, "hidden_size"),
-            num_layers=required_value(hf, "num_hidden_layers"),
-            norm_eps=hf.get("layer_norm_epsilon", 1e-5),
-            tie_embeddings=hf.get("tie_word_embeddings", False),
-            num_heads=hf.get("num_heads", 128),
-            head_dim=hf.get("head_dim", 64),
-            d_state=hf.get("state_size", 128),
-            num_groups=hf.get("n_groups", 8),
-            conv_width=hf.get("conv_kernel", 4),
-            conv_bias=hf.get("use_conv_bias", True),
-            bias=hf.get("use_bias", False),
-            dt_min=hf.get("time_step_min", 0.001),
-            dt_max=hf.get("time_step_max", 0.1),
-            dt_floor=low,
-            dt_ceiling=None if high == math.inf else high,
-            chunk=hf.get("chunk_size", 256),
-        )
-        return Blueprint(
-            backbone_class=Mamba2,
-            config=config,
-            vocab_size=required_value(hf, "vocab_size"),
-            max_length=hf.get("max_position_embeddings", USUAL_LENGTH),
-        )
-
-    @classmethod
-    def write_config(cls, model: Backbone) -> HFConfig:
-        assert isinstance(model, Mamba2)
-        c = model.config.resolved(model.config.width)
-        assert c.head_dim is not None
-        return {
-            "architectures": ["Mamba2ForCausalLM"],
-            "model_type": "mamba2",
-            "expand": times(c.num_heads * c.head_dim, c.width),
-            "num_heads": c.num_heads,
-            "head_dim": c.head_dim,
-            "state_size": c.d_state,
-            "n_groups": c.num_groups,
-            "time_step_limit": [c.dt_floor, INFINITY if c.dt_ceiling is None else c.dt_ceiling],
-            "chunk_size": c.chunk,
-            **common_config(model, c),
-        }
+    architecture = "Mamba2ForCausalLM"
+    fields = STACK | {
+        "time_step_limit": Part(read_limits, write_limits, default=(0.0, math.inf)),
+        "tie_word_embeddings": Field("tie_embeddings", False),
+        "num_heads": Field("num_heads", 128),
+        "head_dim": Field("head_dim", 64),
+        "state_size": Field("d_state", 128),
+        "n_groups": Field("num_groups", 8),
+        "chunk_size": Field("chunk", 256),
+        "expand": Part(write=write_multiple),
+    }
 
     @classmethod
     def rules(cls, model: Backbone) -> list[Rule]:
         assert isinstance(model, Mamba2)
         return stack_rules(model.config, SSD_RULES)
-
-
-def read_number(value: Any) -> float:
-    return float(value["__float__"] if isinstance(value, dict) else value)

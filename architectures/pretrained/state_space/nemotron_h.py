@@ -12,59 +12,29 @@ from typing import ClassVar
 
 from archbench.architectures.backbone import Backbone
 from archbench.architectures.backbones.hybrid import Hybrid, HybridConfig
-from archbench.architectures.layers.attention.config import AttentionConfig
-from archbench.architectures.layers.feedforward import FeedForwardConfig
 from archbench.architectures.layers.layer_pattern import compress_pattern
-from archbench.architectures.layers.moe.config import ExpertsConfig
-from archbench.architectures.layers.positions import PositionsConfig
-from archbench.architectures.mixers.mamba2 import SSDConfig
-from archbench.architectures.pretrained.checkpoint import (
-    Blueprint,
-    Checkpoint,
-    OtherLayersError,
-    read_activation,
-    required_value,
+from archbench.architectures.pretrained.checkpoint import Checkpoint, OtherLayersError
+from archbench.architectures.pretrained.decoders.deepseek import check_groups
+from archbench.architectures.pretrained.decoders.moe import check_shared
+from archbench.architectures.pretrained.decoders.qwen import read_shared_experts
+from archbench.architectures.pretrained.fields import (
+    ACTIVATIONS,
+    TOKENS,
+    Beside,
+    Condition,
+    Field,
+    Only,
+    Part,
+    Settings,
+    Table,
+    conditional,
     supported_value,
-    write_activation,
 )
 from archbench.architectures.pretrained.hf_config import HFConfig
 from archbench.architectures.pretrained.state_space.jamba import hybrid_config
 from archbench.architectures.pretrained.state_space.mamba2 import SSD_RULES
 from archbench.architectures.pretrained.tensor_rules import ATTENTION, Rule, Same, expert_rules, head, linear
 
-DEFAULTS: HFConfig = {
-    "num_attention_heads": 32,
-    "num_key_value_heads": 8,
-    "head_dim": 128,
-    "max_position_embeddings": 4096,
-    "attention_dropout": 0.0,
-    "intermediate_size": 21504,
-    "mlp_bias": False,
-    "ssm_state_size": 128,
-    "mamba_num_heads": 128,
-    "mamba_head_dim": 64,
-    "n_groups": 8,
-    "conv_kernel": 4,
-    "time_step_min": 0.001,
-    "use_conv_bias": True,
-    "chunk_size": 128,
-    "use_bias": False,
-    "layer_norm_epsilon": 1e-5,
-}
-"""Default values of keys in config.json."""
-EXPERTS: HFConfig = {
-    "n_routed_experts": 8,
-    "n_shared_experts": 1,
-    "moe_intermediate_size": 7688,
-    "moe_shared_expert_intermediate_size": 7688,
-    "moe_latent_size": None,
-    "num_experts_per_tok": 2,
-    "n_group": 1,
-    "topk_group": 1,
-    "norm_topk_prob": True,
-    "routed_scaling_factor": 1.0,
-}
-"""Default values of keys about experts."""
 MIXERS = {"linear_attention": "mamba2", "full_attention": "attention"}
 """Their types of layers that mix positions, and ours."""
 OLD = {"M": "linear_attention", "*": "full_attention", "-": "mlp", "E": "moe"}
@@ -72,6 +42,86 @@ OLD |= {"mamba": "linear_attention", "attention": "full_attention"}
 """Letters of ``hybrid_override_pattern`` and earlier names of types."""
 FEEDFORWARDS = {"mlp": "dense", "moe": "experts"}
 """Their types of layers that do not mix positions, and ours."""
+
+
+def _read_layers(hf: HFConfig) -> tuple[list[str], list[str]]:
+    """Return the mixers and the feed-forwards of our blocks. Raises ValueError for layers they cannot be."""
+    letters = list(hf.get("hybrid_override_pattern") or "")
+    type_names = hf.get("layers_block_type") or letters
+    types = [OLD.get(kind, kind) for kind in type_names]
+    layers: list[str] = []
+    feedforwards: list[str] = []
+    for kind in types:
+        if kind in MIXERS:
+            layers.append(MIXERS[kind])
+            feedforwards.append("none")
+        elif kind in FEEDFORWARDS and feedforwards and feedforwards[-1] == "none":
+            feedforwards[-1] = FEEDFORWARDS[kind]
+        else:
+            raise ValueError(
+                f"config.json: layers_block_type={types} is not supported, only {' and '.join(MIXERS)}, with "
+                "one mlp or moe at most after each"
+            )
+    if not layers:
+        raise ValueError("config.json: layers_block_type is missing")
+    return layers, feedforwards
+
+
+def write_layers(config: HybridConfig, keys: HFConfig) -> HFConfig:
+    """Return the Hugging Face type of each layer. Raises ValueError for a mixer that does not exist there."""
+    hf_types = {layer_type: name for name, layer_type in (MIXERS | FEEDFORWARDS).items()}
+    layers = []
+    for mixer, feedforward in zip(config.layer_types, config.feedforward_types, strict=True):
+        if mixer not in MIXERS.values():
+            raise OtherLayersError(f"layers of {mixer}, only {', '.join(MIXERS.values())}")
+        layers += [hf_types[kind] for kind in (mixer, feedforward) if kind != "none"]
+    return {"layers_block_type": layers}
+
+
+def read_layers(hf: HFConfig) -> Settings:
+    """Return our blocks."""
+    layers, feedforwards = _read_layers(hf)
+    return {
+        "num_layers": len(layers),
+        "layers": compress_pattern(layers),
+        "feedforwards": compress_pattern(feedforwards),
+    }
+
+
+SPARSE = Condition(
+    reads=lambda hf: "experts" in _read_layers(hf)[1],
+    writes=lambda config: "experts" in config.feedforward_types,
+)
+
+
+def read_shared(hf: HFConfig) -> Settings:
+    """Return the number of shared experts, which may be wider than the routed ones."""
+    supported_value(hf, "mlp_bias", False)  # of the shared experts
+    return read_shared_experts(hf, "moe_shared_expert_intermediate_size") | {
+        "experts.score": "sigmoid",
+        "experts.bias_rate": 0.0,  # which training leaves as it is
+        "experts.balance_coefficient": 0.0,  # their class has no balance loss
+    }
+
+
+def write_shared(config: HybridConfig, keys: HFConfig) -> HFConfig:
+    """Return the width of the shared experts together. Raises ValueError for experts they do not have."""
+    check_shared(config)
+    check_groups(config)
+    return {"moe_shared_expert_intermediate_size": config.experts.num_shared_experts * config.expert_width}
+
+
+EXPERTS: Table = {
+    "moe_latent_size": Only(None),
+    "moe_intermediate_size": Field("experts.d_ff", 7688),
+    "moe_shared_expert_intermediate_size": Part(read_shared, write_shared, default=7688),
+    "n_routed_experts": Field("experts.num_experts", 8),
+    "num_experts_per_tok": Field("experts.experts_per_token", 2),
+    "norm_topk_prob": Field("experts.renormalise", True),
+    "routed_scaling_factor": Field("experts.scaling", 1.0),
+    "n_group": Field("experts.num_groups", 1),
+    "topk_group": Field("experts.groups_per_token", 1),
+}
 
 
 class NemotronH(Checkpoint):
@@ -89,84 +139,37 @@ class NemotronH(Checkpoint):
         "mamba_chunk_size": "chunk_size",
     }
     ignored = (r"mtp.*",)
-
-    @classmethod
-    def read_config(cls, hf: HFConfig) -> Blueprint:
-        hf = DEFAULTS | hf
-        supported_value(hf, "mamba_hidden_act", "silu", "swish", default="silu")
-        layers, feedforwards = _read_layers(hf)
-        config = HybridConfig(
-            d_model=required_value(hf, "hidden_size"),
-            d_ff=hf["intermediate_size"],
-            num_layers=len(layers),
-            norm_eps=hf["layer_norm_epsilon"],
-            tie_embeddings=False,  # their class does not read tie_word_embeddings
-            layers=compress_pattern(layers),
-            feedforwards=compress_pattern(feedforwards),
-            attention=AttentionConfig(
-                num_heads=hf["num_attention_heads"],
-                num_kv_heads=hf["num_key_value_heads"],
-                head_dim=hf["head_dim"],
-                dropout=hf["attention_dropout"],
-            ),
-            positions=PositionsConfig(kind="none"),
-            feedforward=FeedForwardConfig(
-                activation=read_activation(hf, "mlp_hidden_act", "relu2"), gated=False, bias=hf["mlp_bias"]
-            ),
-            experts=_read_experts(hf) if "experts" in feedforwards else ExpertsConfig(),
-            mamba2=SSDConfig(
-                num_heads=hf["mamba_num_heads"],
-                head_dim=hf["mamba_head_dim"],
-                d_state=hf["ssm_state_size"],
-                num_groups=hf["n_groups"],
-                conv_width=hf["conv_kernel"],
-                conv_bias=hf["use_conv_bias"],
-                bias=hf["use_bias"],
-                dt_floor=hf["time_step_min"],  # not time_step_limit, which is not read there
-                chunk=hf["chunk_size"],
-            ),
-        )
-        return Blueprint(
-            backbone_class=Hybrid,
-            config=config,
-            vocab_size=required_value(hf, "vocab_size"),
-            max_length=hf["max_position_embeddings"],
-        )
-
-    @classmethod
-    def write_config(cls, model: Backbone) -> HFConfig:
-        c = hybrid_config(model)
-        a, mamba2 = c.attention, c.mamba2.resolved(c.width)
-        return {
-            "architectures": ["NemotronHForCausalLM"],
-            "model_type": "nemotron_h",
-            "layers_block_type": _write_layers(c),
-            "vocab_size": model.vocab_size,
-            "max_position_embeddings": model.max_length,
-            "hidden_size": c.width,
-            "intermediate_size": c.dense_width,
-            "num_attention_heads": a.num_heads,
-            "num_key_value_heads": a.kv_heads,
-            "head_dim": a.head_dim or c.width // a.num_heads,
-            "attention_dropout": a.dropout,
-            "mlp_hidden_act": write_activation(c.feedforward.activation),
-            "mlp_bias": c.feedforward.bias,
-            "layer_norm_epsilon": c.norm_eps,
-            "tie_word_embeddings": c.tie_embeddings,
-            "mamba_num_heads": mamba2.num_heads,
-            "mamba_head_dim": mamba2.head_dim,
-            "ssm_state_size": mamba2.d_state,
-            "n_groups": mamba2.num_groups,
-            "conv_kernel": mamba2.conv_width,
-            "use_conv_bias": mamba2.conv_bias,
-            "use_bias": mamba2.bias,
-            "time_step_min": mamba2.dt_floor,
-            "chunk_size": mamba2.chunk,
-            **(_write_experts(c) if "experts" in c.feedforward_types else {}),
-            "bos_token_id": None,
-            "eos_token_id": None,
-            "pad_token_id": None,
-        }
+    architecture = "NemotronHForCausalLM"
+    fields: ClassVar[Table] = {
+        "mamba_hidden_act": Only("silu", others=("swish",)),
+        "hybrid_override_pattern": Beside(),
+        "layers_block_type": Part(read_layers, write_layers),
+        "hidden_size": Field("d_model"),
+        "intermediate_size": Field("d_ff", 21504),
+        "layer_norm_epsilon": Field("norm_eps", 1e-5),
+        # Their class does not read it.
+        "tie_word_embeddings": Field("tie_embeddings", False, ignored=True),
+        "num_attention_heads": Field("attention.num_heads", 32),
+        "num_key_value_heads": Field("attention.num_kv_heads", 8),
+        "head_dim": Field("attention.head_dim", 128),
+        "attention_dropout": Field("attention.dropout", 0.0),
+        "mlp_hidden_act": Field("feedforward.activation", "relu2", names=ACTIVATIONS),
+        "mlp_bias": Field("feedforward.bias", False),
+        **conditional(EXPERTS, SPARSE),
+        "mamba_num_heads": Field("mamba2.num_heads", 128),
+        "mamba_head_dim": Field("mamba2.head_dim", 64),
+        "ssm_state_size": Field("mamba2.d_state", 128),
+        "n_groups": Field("mamba2.num_groups", 8),
+        "conv_kernel": Field("mamba2.conv_width", 4),
+        "use_conv_bias": Field("mamba2.conv_bias", True),
+        "use_bias": Field("mamba2.bias", False),
+        "time_step_min": Field("mamba2.dt_floor", 0.001),  # not time_step_limit, which is not read there
+        "chunk_size": Field("mamba2.chunk", 128),
+        "vocab_size": Field("vocab_size"),
+        "max_position_embeddings": Field("max_length", 4096),
+        **TOKENS,
+    }
+    fixed: ClassVar[Settings] = {"positions.kind": "none", "feedforward.gated": False}
 
     @classmethod
     def rules(cls, model: Backbone) -> list[Rule]:
@@ -201,85 +204,6 @@ class NemotronH(Checkpoint):
     def current_name(cls, name: str) -> str:
         """Rename the stack, which has another name in their class than in files."""
         return f"backbone.{name.removeprefix('model.')}" if name.startswith("model.") else name
-
-
-def _read_layers(hf: HFConfig) -> tuple[list[str], list[str]]:
-    """Return the mixers and the feed-forwards of our blocks. Raises ValueError for layers they cannot be."""
-    letters = list(hf.get("hybrid_override_pattern") or "")
-    type_names = hf.get("layers_block_type") or letters
-    types = [OLD.get(kind, kind) for kind in type_names]
-    layers: list[str] = []
-    feedforwards: list[str] = []
-    for kind in types:
-        if kind in MIXERS:
-            layers.append(MIXERS[kind])
-            feedforwards.append("none")
-        elif kind in FEEDFORWARDS and feedforwards and feedforwards[-1] == "none":
-            feedforwards[-1] = FEEDFORWARDS[kind]
-        else:
-            raise ValueError(
-                f"config.json: layers_block_type={types} is not supported, only {' and '.join(MIXERS)}, with "
-                "one mlp or moe at most after each"
-            )
-    if not layers:
-        raise ValueError("config.json: layers_block_type is missing")
-    return layers, feedforwards
-
-
-def _write_layers(config: HybridConfig) -> list[str]:
-    """Return the Hugging Face type of each layer. Raises ValueError for a mixer that does not exist there."""
-    hf_types = {layer_type: name for name, layer_type in (MIXERS | FEEDFORWARDS).items()}
-    layers = []
-    for mixer, feedforward in zip(config.layer_types, config.feedforward_types, strict=True):
-        if mixer not in MIXERS.values():
-            raise OtherLayersError(f"layers of {mixer}, only {', '.join(MIXERS.values())}")
-        layers += [hf_types[kind] for kind in (mixer, feedforward) if kind != "none"]
-    return layers
-
-
-def _read_experts(hf: HFConfig) -> ExpertsConfig:
-    """Return the settings of the experts. Raises ValueError for what has no counterpart here."""
-    hf = EXPERTS | hf
-    supported_value(hf, "moe_latent_size", None)
-    supported_value(hf, "mlp_bias", False, default=False)  # of the shared experts
-    width, shared = hf["moe_intermediate_size"], hf["moe_shared_expert_intermediate_size"]
-    if not shared or shared % width:
-        raise ValueError(
-            f"config.json: moe_shared_expert_intermediate_size={shared} is not supported, only multiples of "
-            f"moe_intermediate_size={width}"
-        )
-    return ExpertsConfig(
-        num_experts=hf["n_routed_experts"],
-        experts_per_token=hf["num_experts_per_tok"],
-        d_ff=width,
-        num_shared_experts=shared // width,
-        score="sigmoid",
-        renormalise=hf["norm_topk_prob"],
-        scaling=hf["routed_scaling_factor"],
-        num_groups=hf["n_group"],
-        groups_per_token=hf["topk_group"],
-        bias_rate=0.0,  # which training leaves as it is
-        balance_coefficient=0.0,  # their class has no balance loss
-    )
-
-
-def _write_experts(config: HybridConfig) -> HFConfig:
-    """Return the keys of the experts. Raises ValueError where there are none that all tokens share."""
-    e = config.experts
-    if not e.num_shared_experts:
-        raise ValueError("experts.num_shared_experts=0, there are always some")
-    if e.num_experts == e.num_groups:
-        raise ValueError(f"experts.num_groups={e.num_groups}, a group has at least two experts")
-    return {
-        "n_routed_experts": e.num_experts,
-        "num_experts_per_tok": e.experts_per_token,
-        "moe_intermediate_size": config.expert_width,
-        "moe_shared_expert_intermediate_size": e.num_shared_experts * config.expert_width,
-        "norm_topk_prob": e.renormalise,
-        "routed_scaling_factor": e.scaling,
-        "n_group": e.num_groups,
-        "topk_group": e.groups_per_token,
-    }
 
 
 def _expert_rules(count: int) -> list[Rule]:

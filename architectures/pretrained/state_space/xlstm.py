@@ -3,35 +3,27 @@
 from __future__ import annotations
 
 import math
+from typing import ClassVar
 
 from archbench.architectures.backbone import Backbone
 from archbench.architectures.backbones.hybrid import Hybrid, HybridConfig
-from archbench.architectures.backbones.transformer import HeadConfig
-from archbench.architectures.mixers.mlstm import MLSTMConfig
-from archbench.architectures.pretrained.checkpoint import (
-    Blueprint,
-    Checkpoint,
-    OtherLayersError,
+from archbench.architectures.pretrained.checkpoint import Checkpoint, OtherLayersError
+from archbench.architectures.pretrained.fields import (
+    TOKENS,
+    Beside,
+    Field,
+    Only,
+    Part,
+    Settings,
+    Table,
+    Written,
     required_value,
-    supported_value,
 )
 from archbench.architectures.pretrained.hf_config import HFConfig
 from archbench.architectures.pretrained.state_space.jamba import hybrid_config
 from archbench.architectures.pretrained.state_space.mamba import USUAL_LENGTH
 from archbench.architectures.pretrained.tensor_rules import Rule, Same, layered
 
-DEFAULTS: HFConfig = {
-    "num_heads": 8,
-    "norm_eps": 1e-6,
-    "eps": 1e-6,
-    "qk_dim_factor": 0.5,
-    "v_dim_factor": 1.0,
-    "ffn_proj_factor": 2.667,
-    "ffn_round_up_to_multiple_of": 64,
-    "gate_soft_cap": 15.0,
-    "output_logit_soft_cap": 30.0,
-}
-"""Default values of keys in config.json."""
 LAYER = {
     "norm_mlstm.weight": "mixer_residual.before.weight",
     "mlstm_layer.q.weight": "mixer.q.weight",
@@ -50,88 +42,6 @@ LAYER = {
     "ffn.proj_down.weight": "feedforward.down.weight",
 }
 """Tensors of a block there, and our parameters."""
-
-
-class XLSTM(Checkpoint):
-    """``xLSTMForCausalLM``. Its head is never tied, regardless of ``tie_word_embeddings``."""
-
-    backbone_class = Hybrid
-    model_types = ("xlstm",)
-
-    @classmethod
-    def read_config(cls, hf: HFConfig) -> Blueprint:
-        width, count = (
-            _either(hf, "hidden_size", "embedding_dim"),
-            _either(hf, "num_blocks", "num_hidden_layers"),
-        )
-        hf = DEFAULTS | hf
-        supported_value(hf, "use_bias", False, None)
-        supported_value(hf, "weight_mode", "single", default="single")
-        supported_value(hf, "inference_state_dtype", "float32", default="float32")
-        config = HybridConfig(
-            d_model=width,
-            d_ff=_feedforward_width(hf, width),
-            num_layers=count,
-            norm_eps=hf["norm_eps"],
-            layers=["mlstm"],
-            mlstm=MLSTMConfig(
-                num_heads=hf["num_heads"],
-                expand_k=_channels(hf, "qk_dim_factor", width) / width,
-                expand_v=_channels(hf, "v_dim_factor", width) / width,
-                gate_cap=hf["gate_soft_cap"],
-                normaliser_eps=hf["eps"],
-            ),
-            head=HeadConfig(softcap=hf["output_logit_soft_cap"]),
-        )
-        return Blueprint(
-            backbone_class=Hybrid,
-            config=config,
-            vocab_size=required_value(hf, "vocab_size"),
-            max_length=hf.get("max_position_embeddings", USUAL_LENGTH),
-        )
-
-    @classmethod
-    def write_config(cls, model: Backbone) -> HFConfig:
-        c = hybrid_config(model)
-        if c.mixer_types != {"mlstm"}:
-            raise OtherLayersError(f"layers of {', '.join(sorted(c.mixer_types))}, only mlstm")
-        mixer = c.mlstm.resolved(c.width)
-        for name, cap in (("mlstm.gate_cap", mixer.gate_cap), ("head.softcap", c.head.softcap)):
-            if cap is None:
-                raise ValueError(f"{name}=null, there is always one")
-        return {
-            "architectures": ["xLSTMForCausalLM"],
-            "model_type": "xlstm",
-            "vocab_size": model.vocab_size,
-            "max_position_embeddings": model.max_length,  # not a key of theirs, which they keep
-            "hidden_size": c.width,
-            "embedding_dim": c.width,
-            "num_hidden_layers": c.num_layers,
-            "num_blocks": c.num_layers,
-            "num_heads": mixer.num_heads,
-            "norm_eps": c.norm_eps,
-            "eps": mixer.normaliser_eps,
-            "qk_dim_factor": _factor(round(mixer.expand_k * c.width), c.width),
-            "v_dim_factor": _factor(round(mixer.expand_v * c.width), c.width),
-            "ffn_proj_factor": _factor(c.dense_width, c.width),
-            "ffn_round_up_to_multiple_of": 1,
-            "gate_soft_cap": mixer.gate_cap,
-            "output_logit_soft_cap": c.head.softcap,
-            "tie_word_embeddings": False,
-            "bos_token_id": None,
-            "eos_token_id": None,
-            "pad_token_id": None,
-        }
-
-    @classmethod
-    def rules(cls, model: Backbone) -> list[Rule]:
-        layer = [Same(hf_name, (name,)) for hf_name, name in LAYER.items()]
-        return [
-            Same("backbone.embeddings.weight", ("embedding.tokens.weight",)),
-            *layered(hybrid_config(model).num_layers, "backbone.blocks.{}.", "blocks.{}.", layer),
-            Same("backbone.out_norm.weight", ("final.weight",)),
-            Same("lm_head.weight", ("head.weight",)),
-        ]
 
 
 def _either(hf: HFConfig, key: str, other_key: str) -> int:
@@ -168,3 +78,89 @@ def _factor(channels: int, width: int) -> float:
     """Return the factor that results in ``channels`` when the product with ``width`` is rounded down."""
     factor = channels / width
     return factor if int(width * factor) == channels else math.nextafter(factor, math.inf)
+
+
+def read_sizes(hf: HFConfig) -> Settings:
+    """Return the sizes that have two names."""
+    return {
+        "d_model": _either(hf, "hidden_size", "embedding_dim"),
+        "num_layers": _either(hf, "num_blocks", "num_hidden_layers"),
+    }
+
+
+def write_sizes(config: HybridConfig, keys: HFConfig) -> HFConfig:
+    """Return the sizes that have two names. Raises ValueError for other layers than mLSTM."""
+    if config.mixer_types != {"mlstm"}:
+        raise OtherLayersError(f"layers of {', '.join(sorted(config.mixer_types))}, only mlstm")
+    return dict.fromkeys(("hidden_size", "embedding_dim"), config.width) | dict.fromkeys(
+        ("num_blocks", "num_hidden_layers"), config.num_layers
+    )
+
+
+def read_widths(hf: HFConfig) -> Settings:
+    """Return the widths of keys, values and feed-forwards."""
+    width = _either(hf, "hidden_size", "embedding_dim")
+    return {
+        "d_ff": _feedforward_width(hf, width),
+        "mlstm.expand_k": _channels(hf, "qk_dim_factor", width) / width,
+        "mlstm.expand_v": _channels(hf, "v_dim_factor", width) / width,
+    }
+
+
+def write_widths(config: HybridConfig, keys: HFConfig) -> HFConfig:
+    """Return the factors of the width of the model."""
+    mixer, width = config.mlstm.resolved(config.width), config.width
+    return {
+        "qk_dim_factor": _factor(round(mixer.expand_k * width), width),
+        "v_dim_factor": _factor(round(mixer.expand_v * width), width),
+        "ffn_proj_factor": _factor(config.dense_width, width),
+        "ffn_round_up_to_multiple_of": 1,
+    }
+
+
+def check_caps(config: HybridConfig) -> None:
+    """Raise ValueError for models without soft caps."""
+    for name, cap in (("mlstm.gate_cap", config.mlstm.gate_cap), ("head.softcap", config.head.softcap)):
+        if cap is None:
+            raise ValueError(f"{name}=null, there is always one")
+
+
+class XLSTM(Checkpoint):
+    """``xLSTMForCausalLM``. Its head is never tied, regardless of ``tie_word_embeddings``."""
+
+    backbone_class = Hybrid
+    model_types = ("xlstm",)
+    architecture = "xLSTMForCausalLM"
+    fields: ClassVar[Table] = {
+        "hidden_size": Part(read_sizes, write_sizes),
+        "embedding_dim": Beside(),
+        "num_blocks": Beside(),
+        "num_hidden_layers": Beside(),
+        "use_bias": Only(False, others=(None,)),
+        "weight_mode": Only("single"),
+        "inference_state_dtype": Only("float32"),
+        "ffn_proj_factor": Part(read_widths, write_widths, default=2.667),
+        "ffn_round_up_to_multiple_of": Beside(64),
+        "qk_dim_factor": Beside(0.5),
+        "v_dim_factor": Beside(1.0),
+        "norm_eps": Field("norm_eps", 1e-6),
+        "num_heads": Field("mlstm.num_heads", 8),
+        "gate_soft_cap": Field("mlstm.gate_cap", 15.0, check=check_caps),
+        "eps": Field("mlstm.normaliser_eps", 1e-6),
+        "output_logit_soft_cap": Field("head.softcap", 30.0),
+        "tie_word_embeddings": Written(False),
+        "vocab_size": Field("vocab_size"),
+        "max_position_embeddings": Field("max_length", USUAL_LENGTH),  # not theirs, which they keep
+        **TOKENS,
+    }
+    fixed: ClassVar[Settings] = {"layers": ["mlstm"]}
+
+    @classmethod
+    def rules(cls, model: Backbone) -> list[Rule]:
+        layer = [Same(hf_name, (name,)) for hf_name, name in LAYER.items()]
+        return [
+            Same("backbone.embeddings.weight", ("embedding.tokens.weight",)),
+            *layered(hybrid_config(model).num_layers, "backbone.blocks.{}.", "blocks.{}.", layer),
+            Same("backbone.out_norm.weight", ("final.weight",)),
+            Same("lm_head.weight", ("head.weight",)),
+        ]

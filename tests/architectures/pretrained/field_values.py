@@ -139,24 +139,6 @@ BASES: dict[str, tuple[Settings, ...]] = {
 }
 """Further fields of config.json in the first folders, by the name in ``folders``."""
 ROTARY = ("rope_theta", "rope_scaling", "partial_rotary_factor", "original_max_position_embeddings")
-EARLIER: dict[str, tuple[str, ...]] = {
-    "gpt_neox": ("rotary_pct", "rotary_emb_base"),
-    "cohere2": ("sliding_window_pattern",),
-    "distilbert": ("hidden_size", "num_attention_heads", "num_hidden_layers"),
-    "modernbert": ("global_attn_every_n_layers", "global_rope_theta", "local_rope_theta"),
-    "gemma3": ("rope_local_base_freq", "sliding_window_pattern"),
-    "gemma3_linear": ("rope_local_base_freq",),
-    "bamba": ("attn_rotary_emb",),
-    "qwen3_next": ("full_attention_interval",),
-    "bloom": ("n_embed", "num_attention_heads"),
-    "nemotron_h": ("hybrid_override_pattern",),
-    "nemotron_h_experts": ("hybrid_override_pattern", "num_local_experts"),
-    "qwen2_moe": ("num_local_experts",),
-    "qwen3_moe": ("num_local_experts",),
-    "switch": ("encoder_sparse_step", "decoder_sparse_step", "feed_forward_proj"),
-    "deepseek_v3": ("num_local_experts",),
-}
-"""Fields of earlier versions of the library, which it still reads; ``ROTARY`` is those of many families."""
 FOREIGN = (
     *("head_dim", "attention_bias", "mlp_bias", "qkv_bias", "use_sliding_window", "sliding_window"),
     *("layer_types", "num_key_value_heads", "tie_word_embeddings", "hidden_act", "hidden_size", "is_causal"),

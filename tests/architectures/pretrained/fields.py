@@ -1,7 +1,7 @@
 """Compare what we and transformers compute from a configuration with some fields changed.
 
 A folder is written by their library, ``config.json`` is changed, and both libraries compute its logits. The
-fields are those that their library writes, those of earlier versions, and those of other families.
+fields are those that their library writes, those of our table, and those of other families.
 """
 
 import functools
@@ -18,9 +18,9 @@ import transformers as hf
 from torch import Tensor
 
 from archbench.architectures.pretrained import load_folder
+from archbench.architectures.pretrained.checkpoint import Checkpoint, families
 from tests.architectures.pretrained.field_values import (
     BASES,
-    EARLIER,
     FITTING,
     FOREIGN,
     REMOVED,
@@ -131,7 +131,8 @@ def begin(name: str, base: int, folder: Path) -> Start:
     config = json.loads((folder / "config.json").read_text())
     config = {key: value for key, value in config.items() if given.get(key) is not REMOVED}
     (folder / "config.json").write_text(json.dumps(config))
-    names = {*declared(model.config), *model.config.attribute_map, *EARLIER.get(name, ())}
+    family = family_of(model.config.model_type)
+    names = {*declared(model.config), *model.config.attribute_map, *family.fields, *family.aliases}
     names |= {*ROTARY} if hasattr(model.config, "rope_parameters") else set()
     logits_BTV = theirs(folder, name)
     assert logits_BTV is not None
@@ -141,6 +142,11 @@ def begin(name: str, base: int, folder: Path) -> Start:
         weights=(folder / "model.safetensors").read_bytes(),
         logits_BTV=logits_BTV,
     )
+
+
+def family_of(model_type: str) -> type[Checkpoint]:
+    """Our table for their class."""
+    return next(family for family in families() if model_type in family.model_types)
 
 
 def declared(config: hf.PretrainedConfig) -> list[str]:
