@@ -33,8 +33,6 @@ PAGE = """\
 A claim is withdrawn where its runs do not answer it by the rules of [protocol 1.0](statistics.md): a better
 learning rate of a model is known, neither model is better than a trivial baseline, or models of different
 families are compared on 1M bytes of text at one budget with 1,024 tokens per step.
-(Later claims on text are on points of curves over compute, where 512 and 2,048 tokens per step were
-[tried](results/sensitivity.md) for three of the models.)
 
 [Tests](statistics.md) are over seeds and not corrected for the number of claims. All models are small: at the
 sizes of the source a verdict may differ.
