@@ -1,7 +1,7 @@
 """Our chunked recurrences against the plain loops in flash-linear-attention, forward and gradients.
 
 ``PYTHONPATH=.kernels/packages python -m tests.kernels.test_naive_references`` prints the largest differences
-relative to the largest value, the table of docs/models/state_space.md. The loops compute in float32; here
+relative to the largest value, for docs/models/state_space.md. The loops compute in float32; here
 their casts become casts to float64, so that rounding does not hide a difference.
 """
 
