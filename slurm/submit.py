@@ -15,17 +15,16 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
-from omegaconf import OmegaConf
 
 from archbench.experiments.config.cells import Cell
 from archbench.experiments.config.hydra_app import for_cells
 from archbench.experiments.config.options import failed, shows_help, split_words
 from archbench.experiments.config.sections import read_sections
 from archbench.experiments.config.study import study_command
-from archbench.experiments.run.skipped_cells import RequestedCell
+from archbench.experiments.run.settings import read_settings
+from archbench.experiments.run.skipped_cells import RequestedCell, stored_status
 from archbench.experiments.runtime.console import plural
 from archbench.experiments.runtime.errors import ConfigError, RunError
 from archbench.experiments.runtime.run_status import FINAL, RunStatus
@@ -95,24 +94,16 @@ def plan_runs(
     limits = TimeLimits(cluster.time)
 
     def collect(cell: Cell) -> None:
-        from archbench.experiments.run.settings import (
-            read_settings,  # imports torch, which --help need not wait for
-        )
-        from archbench.experiments.run.skipped_cells import stored_status
-
         if cell.mistake:
             plan.refused.append(f"{' '.join(cell.words)}: {cell.mistake}")
             uncomposed = RequestedCell.uncomposed(cell.composed, cell.words)
             plan.refusals.append((uncomposed, ConfigError(cell.mistake)))
             return
         cfg = cell.select()
-        # As typed: ${oc.env:NAME} is read by the job, and its value, which may be a secret, is not written.
-        typed_arguments: Any = OmegaConf.to_container(HydraConfig.get().overrides.task, resolve=False)
-        chosen = [str(argument) for argument in typed_arguments]
         try:
             settings = read_settings(read_sections(cfg))
         except RunError as error:
-            plan.refused.append(f"{' '.join(chosen)}: {error}")
+            plan.refused.append(f"{' '.join(cell.words)}: {error}")
             plan.refusals.append((RequestedCell.composed(cfg), error))
             return
         plan.study = (settings.runs / settings.study.name).absolute()
@@ -124,7 +115,8 @@ def plan_runs(
             name=settings.cell,
             seed=settings.seed,
             folder=str(settings.folder.absolute()),
-            words=[*_search_path(), "hydra.mode=RUN", *chosen],
+            # As typed: the value of ${oc.env:NAME} may be a secret, and is read by the job.
+            words=[*_search_path(), "hydra.mode=RUN", *cell.words],
             tokens=settings.budget.tokens,
             peak_flops=settings.device.peak_flops,
             allocation=allocation(settings, cluster),

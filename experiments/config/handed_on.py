@@ -25,12 +25,12 @@ def without_seed(overrides: Sequence[str]) -> tuple[str, ...]:
 
 def with_seed(cfg: DictConfig, overrides: Sequence[str]) -> None:
     """Set the seed of a composed configuration to that of the overrides of a run."""
+    # As typed: the value of ${oc.env:NAME} may be a secret.
+    typed: Any = OmegaConf.to_container(cfg.hydra.overrides.task, resolve=False)
     for seed in filter(SEED.fullmatch, overrides):
         with open_dict(cfg), read_write(cfg.hydra):
             cfg.seed = int(seed.removeprefix("seed="))
-            cfg.hydra.overrides.task = [
-                seed if SEED.fullmatch(text) else text for text in cfg.hydra.overrides.task
-            ]
+            cfg.hydra.overrides.task = [seed if SEED.fullmatch(text) else text for text in typed]
             cfg.hydra.job.override_dirname = SEED.sub(seed, cfg.hydra.job.override_dirname)
 
 
