@@ -291,11 +291,14 @@ def stored_frame(name: str, *, may_be_new: bool = False) -> Path:
     )
 
 
-@functools.cache
 def _statuses(path: Path) -> dict[tuple[str, str, int], str]:
     """Return the final statuses of a frame, by cell, digest and seed; none where there is no such file."""
-    if not path.exists():
-        return {}
+    return _read_statuses(path, path.stat().st_mtime_ns) if path.exists() else {}
+
+
+@functools.lru_cache(maxsize=4)
+def _read_statuses(path: Path, changed: int) -> dict[tuple[str, str, int], str]:
+    """Return the statuses of a frame that was changed last at a time."""
     # Arrow takes half a second to import: only where there is such a file.
     from archbench.experiments.tracking.results_frame import NEEDED, read_results
 

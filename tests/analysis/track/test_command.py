@@ -145,6 +145,7 @@ def test_a_track_is_run_once_and_takes_another_model(
     (toy / "conf" / "backbone" / "toy_of_a_track.yaml").write_text(YAML.replace("my_toy", "toy_of_a_track"))
     (toy / "toy_of_a_track.py").write_text(PYTHON)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(toy), os.environ.get("PYTHONPATH", "")]))
+    monkeypatch.syspath_prepend(str(toy))
     assert main([*words, "add=toy_of_a_track"]) == 0, capfd.readouterr().err
     assert re.search(
         "^lookup: (toy_of_a_track against decoder|decoder against toy_of_a_track): ",

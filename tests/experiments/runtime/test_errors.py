@@ -167,7 +167,7 @@ MISTAKES = [
         "backbone._target_=archbench.architectures.backbones.decoder.Decodr",
         "no class 'Decodr' in 'archbench.architectures.backbones.decoder'",
     ),
-    ("backbone._target_=architectures.nothing.Decoder", "no module", "is it on PYTHONPATH?"),
+    ("backbone._target_=archbench.architectures.nothing.Decoder", "no module", "is it on PYTHONPATH?"),
     ("backbone._target_=.decoder.Decoder", "not a dotted path", "write package.module.Class"),
     ("backbone._target_=archbench.architectures.backbone.Backbone", "has no Config"),
 ]
