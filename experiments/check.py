@@ -16,6 +16,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from archbench.experiments.config.options import run_command
+from archbench.experiments.data.token_file import read_meta, verify
+from archbench.experiments.data.token_writer import META
+from archbench.experiments.run.contradictions import contradictions
+from archbench.experiments.run.model_files import RECORD, foreign, read_model_spec, retraining, rewriting
+from archbench.experiments.run.resume_compatibility import check_checkpoints
 from archbench.experiments.runtime.errors import (
     CheckpointError,
     ConfigError,
@@ -35,6 +40,14 @@ from archbench.experiments.tracking.run_files import (
     damaged_files,
 )
 from archbench.experiments.tracking.run_folder import LOST, NO_RUN, RunFolder, StudyFolders
+from archbench.experiments.training.checkpoints.checkpoint import (
+    SAVED,
+    broken,
+    committed,
+    newest_step,
+    place,
+    saved_step,
+)
 
 REPLACE = "put the file in its place, or remove the run's folder and train it again"
 FOLDERS = ("checkpoints", "routing", "failures")
@@ -120,8 +133,6 @@ def _check_run(folder: Path, report: Report) -> set[Path]:
 
 def _check_record(folder: Path, report: Report) -> tuple[RunResult | None, bool]:
     """Check the files other than checkpoints. Return the result, if any, and whether all can be read."""
-    from archbench.experiments.run.contradictions import contradictions  # imports torch
-
     run = RunFolder(folder)
     try:
         result, provenance = run.result(), run.provenance()
@@ -154,10 +165,6 @@ def _check_checkpoints(folder: Path, final: int | None, key: str | None, report:
         final: step of the last checkpoint; None if the run has not ended.
         key: run key; None if its files cannot be read.
     """
-    from archbench.experiments.run.model_files import RECORD, foreign, read_model_spec, retraining, rewriting
-    from archbench.experiments.run.resume_compatibility import check_checkpoints
-    from archbench.experiments.training.checkpoints.checkpoint import broken, committed, place
-
     checkpoints = committed(folder / "checkpoints")
     if (folder / RECORD).exists():
         try:
@@ -195,8 +202,6 @@ def _check_saved(folder: Path, final: int | None, report: Report) -> None:
     Args:
         final: step of the last checkpoint; None if the run has not ended. Then the file may be older.
     """
-    from archbench.experiments.training.checkpoints.checkpoint import SAVED, newest_step, saved_step
-
     path, newest = folder / SAVED, newest_step(folder / "checkpoints")
     remedy = f'write {{"step": {newest}}} into it, as of the newest checkpoint'
     try:
@@ -235,9 +240,6 @@ def _check_config(folder: Path, report: Report) -> set[Path]:
 
 def _check_cache(cache: Path, report: Report) -> None:
     """Check the token files of a folder of prepared data."""
-    from archbench.experiments.data.token_file import read_meta, verify  # imports torch
-    from archbench.experiments.data.token_writer import META
-
     for folder in sorted({path.parent for path in [*cache.glob(f"*/{META}"), *cache.glob("*/*.bin")]}):
         if folder.name.startswith("."):
             continue  # being prepared

@@ -12,6 +12,7 @@ from __future__ import annotations
 import sys
 
 from archbench.experiments.config.hydra_app import start
+from archbench.experiments.objectives.diffusion.path_likelihood import PathLikelihood
 
 if __name__ == "__main__":  # before the imports below: see archbench.experiments.config.hydra_app
     start("archbench.experiments.evaluate.evaluate", "evaluate")
@@ -219,10 +220,6 @@ def _evaluate_task(saved: LoadedModel, config: EvaluateConfig) -> None:
 
 def _path_likelihood(saved: LoadedModel) -> Objective:
     """Return the objective that scores by the exact likelihood of the model's sampler. Raises ConfigError."""
-    from archbench.experiments.objectives.diffusion.path_likelihood import (
-        PathLikelihood,  # most models have no path
-    )
-
     objective, metric = saved.objective, saved.task.metric
     if not objective.has_unmasking_path:
         raise ConfigError(

@@ -29,8 +29,14 @@ from archbench.experiments.config.cells import Cell
 from archbench.experiments.config.hydra_app import for_cells
 from archbench.experiments.config.options import take_options
 from archbench.experiments.config.sections import AXIS_UNITS, read_sections
+from archbench.experiments.run.estimate.resources import estimate
+from archbench.experiments.run.estimate.stand_in import with_stand_in
+from archbench.experiments.run.estimate.tables import resource_tables, too_large
+from archbench.experiments.run.listed_run import listed_runs, run_status
 from archbench.experiments.run.live_view import watch
+from archbench.experiments.run.plan import plan
 from archbench.experiments.run.planned import Planned
+from archbench.experiments.run.settings import read_settings
 from archbench.experiments.runtime.console import coloured, count, plain_table, plural, print_tables
 from archbench.experiments.runtime.errors import ConfigError, RunError
 from archbench.experiments.runtime.preemption import stops_at_once
@@ -99,15 +105,12 @@ def _read(cell: Cell) -> Settings:
     if cell.mistake:
         raise ConfigError(cell.mistake)
     sections = read_sections(cell.select())
-    from archbench.experiments.run.settings import read_settings
 
     return read_settings(sections, untuned=True)
 
 
 def _list(cells: Sequence[Cell]) -> None:
     """Print each run as a line of JSON. Builds no model and opens no data."""
-    from archbench.experiments.run.listed_run import listed_runs
-
     for run in listed_runs(cells):
         filled = {key: value for key, value in dataclasses.asdict(run).items() if value is not None}
         print(json.dumps(filled), flush=True)
@@ -120,11 +123,6 @@ def _list(cells: Sequence[Cell]) -> None:
 
 def _row(settings: Settings) -> Row:
     """Return size and cost of a run. Builds no model, but may prepare data."""
-    from archbench.experiments.run.estimate.resources import estimate
-    from archbench.experiments.run.estimate.stand_in import with_stand_in
-    from archbench.experiments.run.listed_run import run_status
-    from archbench.experiments.run.plan import plan
-
     with stops_at_once():  # it may prepare data
         estimated_settings, stands_in = with_stand_in(settings)
         run_plan = plan(estimated_settings)
@@ -253,7 +251,6 @@ def _resources(rows: Sequence[Row]) -> list[rich.console.RenderableType]:
     }
     if not estimated:
         return []
-    from archbench.experiments.run.estimate.tables import resource_tables, too_large
 
     estimates = list(estimated.values())
     memory, cluster = resource_tables(estimates)

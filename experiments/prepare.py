@@ -25,10 +25,18 @@ from omegaconf import DictConfig
 from archbench.experiments.config.hydra_app import for_each_cell
 from archbench.experiments.config.options import take_options
 from archbench.experiments.config.sections import read_sections
+from archbench.experiments.data.preparation.merge import merge
+from archbench.experiments.data.preparation.part import storage_error
+from archbench.experiments.data.preparation.plan import begin
+from archbench.experiments.data.preparation.processes import make_parts
+from archbench.experiments.data.token_file import planned_folder
+from archbench.experiments.run.plan import build_task
+from archbench.experiments.run.settings import read_settings
 from archbench.experiments.runtime.console import clock
 from archbench.experiments.runtime.errors import nearest
 from archbench.experiments.runtime.machine import job_number, usable_cores
 from archbench.experiments.runtime.preemption import stops_at_once
+from archbench.experiments.tasks.text.text import TextConfig
 
 if TYPE_CHECKING:
     from archbench.experiments.run.settings import Settings
@@ -87,9 +95,6 @@ class _Prepared:
     def prepare(self, cfg: DictConfig) -> None:
         """Prepare the data of a run configuration. Raises RunError."""
         sections = read_sections(cfg)
-        from archbench.experiments.run.settings import (
-            read_settings,  # imports torch, which --help does not need
-        )
 
         settings = read_settings(sections, untuned=True)
         for task in (settings.task, *settings.extra_evaluations.values()):
@@ -99,12 +104,7 @@ class _Prepared:
                     self._prepare(settings, task)
 
     def _prepare(self, settings: Settings, task: Any) -> None:
-        from archbench.experiments.run.plan import build_task
-        from archbench.experiments.tasks.text.text import TextConfig
-
         if isinstance(task, TextConfig) and task.source == "hub":
-            from archbench.experiments.data.preparation.part import storage_error
-
             try:
                 self._in_parts(settings.names.task, task)
             except OSError as error:
@@ -117,11 +117,6 @@ class _Prepared:
             print(f"{settings.names.task}: ready; examples: {sizes.replace('None', 'generated')}", flush=True)
 
     def _in_parts(self, name: str, task: TextConfig) -> None:
-        from archbench.experiments.data.preparation.merge import merge
-        from archbench.experiments.data.preparation.plan import begin
-        from archbench.experiments.data.preparation.processes import make_parts
-        from archbench.experiments.data.token_file import planned_folder
-
         source = (task, task.tokenizer, task.num_sentinels, task.cache_dir)
         destination, _ = planned_folder(*source)
         if destination.is_dir():

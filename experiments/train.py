@@ -11,7 +11,6 @@ A run of a sweep or a study that is rejected leaves a record, and the remaining 
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -58,7 +57,7 @@ def train(cfg: DictConfig) -> float:
 
 
 def read(cfg: DictConfig) -> Settings:
-    """Return the settings of a run. Raises ConfigError, before torch is imported where it can."""
+    """Return the settings of a run. Raises ConfigError."""
     sections = read_sections(cfg)
     processes = process_rank().size
     if processes > 1 and HydraConfig.get().mode == RunMode.MULTIRUN:
@@ -66,12 +65,8 @@ def read(cfg: DictConfig) -> Settings:
             f"a sweep (-m, or a study) with {processes} processes: they train one run together, so start "
             "torchrun for each run"
         )
-    gc.disable()  # a tenth of the time of importing PyTorch
-    try:
-        import archbench.experiments.run.run  # noqa: F401  # PyTorch and the training loop
-        from archbench.experiments.run.settings import read_settings
-    finally:
-        gc.enable()
+    from archbench.experiments.run.settings import read_settings
+
     return read_settings(sections)
 
 

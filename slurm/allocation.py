@@ -7,6 +7,9 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from archbench.experiments.run.estimate.resources import estimate
+from archbench.experiments.run.estimate.stand_in import with_stand_in
+from archbench.experiments.run.plan import plan
 from archbench.experiments.runtime.errors import ConfigError, RunError
 from archbench.slurm.cluster import ClusterConfig
 
@@ -107,9 +110,6 @@ def _planned_time(settings: Settings, processes: int) -> str | None:
     """Return the time limit of the plan; None if the device's peak is not set, or planning fails here."""
     if settings.device.peak_flops is None:
         return None
-    from archbench.experiments.run.estimate.resources import estimate
-    from archbench.experiments.run.estimate.stand_in import with_stand_in
-    from archbench.experiments.run.plan import plan
 
     try:
         priced, _ = with_stand_in(settings)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from archbench.analysis.comparison import Comparison
+from archbench.analysis.figures.files import figure_bytes
 from archbench.analysis.figures.style import MATPLOTLIB_MARKERS, PALETTE, palette_indices
 from archbench.analysis.load.scale_order import scale_groups
 from archbench.analysis.stats.against_variable import against_title, label, line_name
@@ -18,8 +19,6 @@ def against_figure(comparison: Comparison) -> bytes | None:
         return None
     # Matplotlib is slow to import; studies without such a figure do not load it.
     from matplotlib.figure import Figure
-
-    from archbench.analysis.figures.files import figure_bytes
 
     panels = list(scale_groups(scores))
     figure = Figure(figsize=(6.4 * len(panels), 4.2), layout="constrained", facecolor="white")

@@ -1,8 +1,8 @@
 """The start of every command: Hydra, set up so that a mistake gives one message and an exit code.
 
-Nothing imported here imports torch, which takes seconds: ``--help``, a mistyped word and
-``--cfg job`` answer at once. An entry point therefore names its function instead of importing
-what that needs, or imports it in the function.
+Composing imports the classes that the YAML files name, and with them PyTorch, which takes most of the time
+until ``--help`` or a mistake is printed. An entry point that needs much more than that names its function
+instead of importing it, or imports what it needs in the function.
 """
 
 from __future__ import annotations

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import copy
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from string import Template
 from typing import TYPE_CHECKING, Any
 
 from hydra import version
@@ -16,9 +18,12 @@ from hydra._internal.sources_registry import SourcesRegistry
 from hydra._internal.utils import _run_hydra, create_config_search_path, get_args_parser
 from hydra.core.config_search_path import SearchPathQuery
 from hydra.core.global_hydra import GlobalHydra
+from hydra.core.hydra_config import HydraConfig
+from hydra.core.object_type import ObjectType
 from hydra.core.override_parser.types import Override
 from hydra.errors import SearchPathException
-from omegaconf import DictConfig
+from hydra.types import RunMode
+from omegaconf import DictConfig, OmegaConf
 
 if TYPE_CHECKING:
     from hydra._internal.core_plugins.basic_launcher import BasicLauncher
@@ -39,14 +44,46 @@ def options() -> dict[str, argparse.Action]:
 
 def run(words: Sequence[str], function: Callable[[DictConfig], Any], conf: Path, config_name: str) -> None:
     """Do what ``hydra.main`` does, with a command line that is given instead of ``sys.argv``."""
+    line = command_line(words)
+    if line.help:
+        print(_help(line, conf, config_name))
+        return
     version.setbase(VERSION_BASE)
     _run_hydra(
-        args=command_line(words),
+        args=line,
         args_parser=get_args_parser(),
         task_function=function,
         config_path=str(conf),
         config_name=config_name,
     )
+
+
+def _help(line: argparse.Namespace, conf: Path, config_name: str) -> str:
+    """Return what ``--help`` prints. Hydra's function for it copies all sources anew for each group."""
+    with loaded(line.config_dir, conf) as hydra:
+        cfg = hydra.compose_config(config_name, line.overrides, RunMode.RUN, with_log_configuration=False)
+        HydraConfig.instance().set_config(cfg)
+        repository = hydra.config_loader.repository  # type: ignore[attr-defined]
+        groups, parents = [], [""]
+        while parents:
+            parent = parents.pop()
+            inner = repository.get_group_options(parent, ObjectType.GROUP)
+            groups += [f"{parent}/{name}".lstrip("/") for name in inner]
+            parents += [f"{parent}/{name}".lstrip("/") for name in inner]
+        names = {
+            group: sorted(repository.get_group_options(group, ObjectType.CONFIG))
+            for group in sorted(groups)
+            if group.partition("/")[0] != "hydra"
+        }
+        return Template(cfg.hydra.help.template).substitute(
+            FLAGS_HELP=hydra.format_args_help(get_args_parser()),
+            APP_CONFIG_GROUPS="".join(
+                f"{group}: {', '.join(files)}\n" for group, files in names.items() if files
+            ),
+            CONFIG=OmegaConf.to_yaml(
+                hydra.get_sanitized_cfg(copy.deepcopy(cfg), "job"), resolve=line.resolve
+            ),
+        )
 
 
 @contextmanager

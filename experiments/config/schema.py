@@ -1,8 +1,7 @@
 """The sections of a configuration that belong to the harness, and the root of the configuration.
 
 Each section is a frozen dataclass that validates itself. The settings of a backbone, an objective or a task
-are declared in its module. Importing this module does not import torch, which takes seconds: a mistake in the
-configuration is reported before that.
+are declared in its module.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
-"""The sections of a composed configuration that belong to the harness, checked without importing torch.
+"""The sections of a composed configuration that belong to the harness.
 
-Importing torch takes seconds. A command that trains reads the sections first, so that a mistake is reported
-at once, and passes them to ``experiments.run.settings.read_settings``, which adds the settings that a
-backbone, an objective and a task declare.
+``experiments.run.settings.read_settings`` adds the settings that a backbone, an objective and a task declare.
 
 Some keys of the YAML files are no settings of a run. Of ``scale``, ``targets`` has a size for each axis, one
 of which becomes ``scale.target``; other YAML files read ``heads`` and ``published``. Of ``budget``,

@@ -13,6 +13,8 @@ from torch import Tensor
 
 from archbench.architectures.backbone import Backbone
 from archbench.experiments.evaluation.shard import ALONE, EvaluationShard
+from archbench.experiments.evaluation.slices import TokenSlices
+from archbench.experiments.objectives.decoding.sampling import SamplingConfig
 from archbench.experiments.objectives.finite_outputs import CAUSE, watched_outputs
 from archbench.experiments.objectives.objective import Objective, Score
 from archbench.experiments.runtime.device import inference
@@ -84,10 +86,6 @@ def measure(
     device = next(model.parameters()).device
     slices = None
     if by_slice and task.stride is not None:
-        from archbench.experiments.evaluation.slices import (
-            TokenSlices,  # needs corpora and tokenizers: only for text
-        )
-
         slices = TokenSlices(task)
 
     def score(lowest: int, end: int) -> list[Score]:
@@ -180,7 +178,6 @@ def valid_continuations(model: Backbone, objective: Objective, task: Task, batch
     prompts = task.prompts("test", EVALUATION_SEED, PROMPTS)
     if not prompts:
         return []
-    from archbench.experiments.objectives.decoding.sampling import SamplingConfig  # few tasks generate
 
     continuations = []
     for start in range(0, len(prompts), batch_size):

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from archbench.architectures.backbone import Backbone, Capabilities, Output, flat_indices, to_device
 from archbench.architectures.layers.cross_entropy import cross_entropy
 from archbench.experiments.data.tokenizers.vocabulary import Vocabulary
+from archbench.experiments.objectives.decoding.sampling import generate
 from archbench.experiments.runtime.errors import DataError
 from archbench.experiments.runtime.seeds import torch_seed
 from archbench.experiments.tasks.metrics import Likelihood, Metric
@@ -301,8 +302,6 @@ class Objective(ABC):
             stop: tokens that end a sequence, inclusive. No other special token is ever generated.
             on_token: called with row and token as each is generated, where that is one by one.
         """
-        from archbench.experiments.objectives.decoding.sampling import generate  # training needs none of it
-
         return generate(
             model,
             self.prefill_state(model, prompts, max_tokens),

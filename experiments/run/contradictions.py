@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from archbench.architectures.backbone import Backbone
 from archbench.experiments.config.digest import result_settings, settings_digest
 from archbench.experiments.config.structured import component
 from archbench.experiments.evaluation.measure import divergence
@@ -255,8 +256,6 @@ def _settings(run: RunFolder, result: RunResult, config: Mapping[str, Any]) -> I
 
 def config_digest(config: Mapping[str, Any], result: RunResult) -> str | None:
     """Return the digest of a stored configuration; None where a secret or foreign code is missing."""
-    from archbench.architectures.backbone import Backbone
-
     if REDACTED in str(config):
         return None
     try:

@@ -25,6 +25,7 @@ from archbench.experiments.tracking.run_files import (
     PlannedTraining,
     RunSetup,
 )
+from archbench.experiments.training import mup
 from archbench.experiments.training.parallel import collectives
 
 TOKEN_BYTES = 24
@@ -89,8 +90,6 @@ def plan(settings: Settings) -> Plan:
         with user_mistakes("backbone", settings.backbone_class):
             matched = match(settings.backbone_class, settings.backbone, settings.scale, sizes)
         if (width := settings.optimizer.mup_base_width) is not None:
-            from archbench.experiments.training import mup
-
             matched = dataclasses.replace(matched, config=mup.scaled_attention(matched.config, width))
         with user_mistakes("backbone", settings.backbone_class):
             cost = planned_cost(settings, task, sizes, matched)

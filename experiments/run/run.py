@@ -11,6 +11,7 @@ from archbench.architectures.backbone import Backbone
 from archbench.architectures.causality import NOISE, add_noise, first_leak
 from archbench.experiments.config.structured import PACKAGE, is_own, user_mistakes
 from archbench.experiments.evaluation.measure import divergence
+from archbench.experiments.run.flop_check import flop_problem
 from archbench.experiments.run.model_files import ModelSpec, load_folder_state
 from archbench.experiments.run.plan import Plan, check_run, plan, rounding
 from archbench.experiments.run.sample import sample
@@ -25,8 +26,10 @@ from archbench.experiments.runtime.errors import (
 )
 from archbench.experiments.runtime.memory import reset_peak_memory
 from archbench.experiments.runtime.seeds import initialization_seed
+from archbench.experiments.training import mup
 from archbench.experiments.training.parallel import collectives
 from archbench.experiments.training.parallel.device_mesh import ParallelDims
+from archbench.experiments.training.parallel.initial_shards import DividedStart
 from archbench.experiments.training.parallel.strategy import Strategy
 from archbench.experiments.training.trainer import Trainer
 
@@ -118,8 +121,6 @@ def build(settings: Settings, run_plan: Plan, dims: ParallelDims) -> Built:
     if dims.mesh is None:
         model = build_model(settings, run_plan)
     else:
-        from archbench.experiments.training.parallel.initial_shards import DividedStart
-
         start = DividedStart(
             lambda: new_model(settings, run_plan, meta=True),
             lambda: new_model(settings, run_plan),
@@ -157,8 +158,6 @@ def new_model(settings: Settings, run_plan: Plan, *, meta: bool = False) -> Back
         torch.manual_seed(initialization_seed(settings.seed))
     model = (sizes.on_meta if meta else sizes.build)(settings.backbone_class, config)
     if (width := settings.optimizer.mup_base_width) is not None:
-        from archbench.experiments.training import mup
-
         base = sizes.on_meta(settings.backbone_class, mup.at_width(settings.backbone, width))
         mup.parametrise(model, base)
     return model
@@ -204,8 +203,6 @@ def check_user_code(settings: Settings, run_plan: Plan) -> None:
 
 def stated_flops_problem(settings: Settings, run_plan: Plan, planned: Backbone) -> str | None:
     """Return ``flop_problem`` of the initial model on its device, for two training examples."""
-    from archbench.experiments.run.flop_check import flop_problem
-
     device = torch_device(settings.device.name)
     generator = torch.Generator().manual_seed(0)
     view = run_plan.objective.view(run_plan.task.batch("train", 0, 0, 2), generator)

@@ -25,6 +25,7 @@ from archbench.experiments.config.sections import Sections, parse_sections
 from archbench.experiments.config.structured import component, first_line, load_class
 from archbench.experiments.objectives.objective import Objective
 from archbench.experiments.run.model_files import ModelSpec, fingerprint, is_run_folder, read_model_spec
+from archbench.experiments.run.tuned_rates import apply_tuned_rate
 from archbench.experiments.runtime.errors import ConfigError, nearest_folder
 from archbench.experiments.runtime.yaml_state import read_yaml
 from archbench.experiments.tasks.task import Task
@@ -105,8 +106,6 @@ def read_settings(sections: Sections, *, untuned: bool = False) -> Settings:
     task_class, task = component(tree, "task", Task)  # type: ignore[type-abstract]
     _check_pair(tree["names"], backbone_class, objective_class, task_class)
     if tree["study"].get("tuned") is not None:  # after the check, since a rejected pair has no rate
-        from archbench.experiments.run.tuned_rates import apply_tuned_rate
-
         apply_tuned_rate(tree, optional=untuned)
     if tree != sections.resolved:
         sections = parse_sections(tree)

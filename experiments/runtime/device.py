@@ -1,7 +1,4 @@
-"""The device of a process, mixed precision, and its global settings: CPU threads, kernels, the heap.
-
-Importing this module imports torch, which needs seconds; the configuration schema therefore stays free of it.
-"""
+"""The device of a process, mixed precision, and its global settings: CPU threads, kernels, the heap."""
 
 from __future__ import annotations
 

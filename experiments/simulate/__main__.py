@@ -24,8 +24,11 @@ from omegaconf import DictConfig
 from archbench.experiments.config.hydra_app import for_each_cell
 from archbench.experiments.config.options import take_options
 from archbench.experiments.config.sections import read_sections
+from archbench.experiments.run.plan import plan
+from archbench.experiments.run.settings import read_settings
 from archbench.experiments.runtime.atomic_io import write_json
 from archbench.experiments.runtime.console import print_tables
+from archbench.experiments.simulate.step import simulate
 
 if TYPE_CHECKING:
     from archbench.experiments.simulate.step import Simulation
@@ -99,9 +102,6 @@ def _print(rows: Sequence[Row], output: str) -> None:
 def _simulated(cfg: DictConfig, processes: Sequence[int]) -> Iterator[Row]:
     """Yield the simulation of a run with each number of processes. Builds no weights."""
     sections = read_sections(cfg)
-    from archbench.experiments.run.plan import plan
-    from archbench.experiments.run.settings import read_settings
-    from archbench.experiments.simulate.step import simulate
 
     settings = read_settings(sections, untuned=True)
     run_plan = plan(settings)

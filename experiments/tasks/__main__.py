@@ -20,8 +20,12 @@ import rich.table
 from omegaconf import DictConfig, OmegaConf
 
 from archbench.experiments.config.hydra_app import for_each_cell
+from archbench.experiments.config.structured import component
 from archbench.experiments.runtime.console import print_tables
 from archbench.experiments.runtime.errors import ConfigError
+from archbench.experiments.tasks.probes.probe import Probe
+from archbench.experiments.tasks.probes.shallow_baselines import shallow_scores
+from archbench.experiments.tasks.task import EXCESS_BITS, Task
 
 if TYPE_CHECKING:
     from archbench.experiments.tasks.metrics import Reference
@@ -51,8 +55,6 @@ class TaskCheck:
 
 def check_task(name: str, task: Probe) -> TaskCheck:
     """Measure the oracle and the shallow baselines on the test split."""
-    from archbench.experiments.tasks.probes.shallow_baselines import shallow_scores
-
     batch = task.batch("test", 0, 0, ORACLE_EXAMPLES)
     right = total = 0
     columns = (batch.tokens_BT, batch.context_BT, batch.answer_BT, batch.valid_BT)
@@ -138,10 +140,6 @@ def main(arguments: Sequence[str]) -> None:
 
 def _collect(cfg: DictConfig, found: Found) -> None:
     """Check the task of one composed configuration."""
-    from archbench.experiments.config.structured import component
-    from archbench.experiments.tasks.probes.probe import Probe
-    from archbench.experiments.tasks.task import EXCESS_BITS, Task
-
     task_class, config = component({"task": OmegaConf.to_container(cfg.task, resolve=True)}, "task", Task)  # type: ignore[type-abstract]
     if issubclass(task_class, Probe):
         found.checks.append(check_task(cfg.names.task, task_class(config)))  # type: ignore[call-arg]

@@ -17,6 +17,7 @@ from archbench.experiments.tracking.run_folder import RunFolder
 from archbench.experiments.training.micro_batcher import MicroBatcher
 from archbench.experiments.training.optimizer_step import averaged
 from archbench.experiments.training.parallel.strategy import Strategy
+from archbench.experiments.training.routing_probe import RoutingProbe
 
 if TYPE_CHECKING:
     from archbench.experiments.training.routing_probe import RoutingProbe
@@ -86,6 +87,4 @@ class Evaluator:
 
     @cached_property
     def router_probe(self) -> RoutingProbe:
-        from archbench.experiments.training.routing_probe import RoutingProbe  # most models have no experts
-
         return RoutingProbe(self.model, self.objective)

@@ -15,6 +15,7 @@ from __future__ import annotations
 import sys
 
 from archbench.experiments.config.hydra_app import start
+from archbench.experiments.evaluation.downstream.lm_eval_model import HarnessModel
 
 if __name__ == "__main__":  # before the imports below: see archbench.experiments.config.hydra_app
     start("archbench.experiments.evaluation.downstream.__main__.downstream", "downstream")
@@ -139,8 +140,6 @@ def evaluate(
 ) -> list[Row]:
     """Return a row for each metric of each task, in order; ``local_tasks`` are those of archbench."""
     from lm_eval import evaluator  # imports in seconds, which would delay every command
-
-    from archbench.experiments.evaluation.downstream.lm_eval_model import HarnessModel
 
     scorer = AnswerScorer(
         saved, samples=config.samples, seed=config.seed, batch_size=config.batch_size, device=config.device

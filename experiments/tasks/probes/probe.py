@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from archbench.experiments.data.counter_rng import epoch_order
 from archbench.experiments.runtime.seeds import stream
 from archbench.experiments.tasks.metrics import Reference
+from archbench.experiments.tasks.probes.shallow_baselines import best_reference, num_scored, shallow_scores
 from archbench.experiments.tasks.task import Batch, Task
 
 TRAIN_SET_SEED = 0
@@ -133,12 +134,6 @@ class Probe(Generated):
         return []
 
     def references(self) -> list[Reference]:
-        from archbench.experiments.tasks.probes.shallow_baselines import (
-            best_reference,
-            num_scored,
-            shallow_scores,
-        )
-
         return [*self.guesses(), best_reference(shallow_scores(self), self.metric, num_scored(self))]
 
 

@@ -1,1 +1,1 @@
-"""Optimizers, one file each: settings and construction. No file imports torch at import time."""
+"""Optimizers, one file each: settings and construction."""

@@ -5,7 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+import torch
+
 from archbench.experiments.config.optimizer import OptimizerConfig
+from archbench.experiments.training.optimizers.parameter_groups import parameter_groups, uncompiled
 
 if TYPE_CHECKING:
     import torch
@@ -29,15 +32,10 @@ class AdamW(OptimizerConfig):
             raise ValueError(f"eps={self.eps} must be positive")
 
     def build(self, model: nn.Module) -> torch.optim.Optimizer:
-        from archbench.experiments.training.optimizers.parameter_groups import parameter_groups
-
         return self.of_groups(parameter_groups(model, self))
 
     def of_groups(self, groups: list[dict[str, object]]) -> torch.optim.AdamW:
         """Return AdamW of some of the groups of a model."""
-        import torch
-
-        from archbench.experiments.training.optimizers.parameter_groups import uncompiled
 
         return uncompiled(torch.optim.AdamW)(
             groups,

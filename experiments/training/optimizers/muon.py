@@ -11,7 +11,11 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import torch
+
 from archbench.experiments.training.optimizers.adamw import AdamW
+from archbench.experiments.training.optimizers.combined import Combined, hidden_matrices
+from archbench.experiments.training.optimizers.parameter_groups import parameter_groups, uncompiled
 
 if TYPE_CHECKING:
     import torch
@@ -39,10 +43,6 @@ class Muon(AdamW):
             raise ValueError(f"ns_steps={self.ns_steps} must be from 1 to 99")
 
     def build(self, model: nn.Module) -> torch.optim.Optimizer:
-        import torch
-
-        from archbench.experiments.training.optimizers.combined import Combined, hidden_matrices
-        from archbench.experiments.training.optimizers.parameter_groups import parameter_groups, uncompiled
 
         groups = parameter_groups(model, self, apart=hidden_matrices(model))
         matrices = [group for group in groups if group["apart"]]
@@ -64,8 +64,6 @@ class Muon(AdamW):
         return uncompiled(Combined)(parts)
 
     def division(self, model: nn.Module) -> list[str]:
-        from archbench.experiments.training.optimizers.combined import hidden_matrices
-
         matrices = hidden_matrices(model)
         names: dict[str, set[str]] = {"Muon": set(), "AdamW": set()}
         for name, parameter in model.named_parameters():

@@ -5,7 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import torch
+
 from archbench.experiments.training.optimizers.adamw import AdamW
+from archbench.experiments.training.optimizers.parameter_groups import parameter_groups, uncompiled
 
 if TYPE_CHECKING:
     import torch
@@ -25,9 +28,6 @@ class NAdam(AdamW):
             raise ValueError(f"momentum_decay={self.momentum_decay} must be 0 or more")
 
     def build(self, model: nn.Module) -> torch.optim.Optimizer:
-        import torch
-
-        from archbench.experiments.training.optimizers.parameter_groups import parameter_groups, uncompiled
 
         return uncompiled(torch.optim.NAdam)(
             parameter_groups(model, self),

@@ -5,7 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import torch
+
 from archbench.experiments.config.optimizer import OptimizerConfig
+from archbench.experiments.training.optimizers.parameter_groups import parameter_groups, uncompiled
 
 if TYPE_CHECKING:
     import torch
@@ -29,9 +32,6 @@ class SGD(OptimizerConfig):
             raise ValueError("nesterov=true needs momentum above 0")
 
     def build(self, model: nn.Module) -> torch.optim.Optimizer:
-        import torch
-
-        from archbench.experiments.training.optimizers.parameter_groups import parameter_groups, uncompiled
 
         groups = parameter_groups(model, self)
         return uncompiled(torch.optim.SGD)(
