@@ -16,7 +16,7 @@ from archbench.architectures.backbones.stack import Stack
 from archbench.architectures.layers.block import Mixer
 from archbench.architectures.layers.feedforward import DenseFeedForward
 from archbench.experiments.run.flop_check import flop_problem
-from tests.experiments.run.test_flop_check import Config, T, view_of
+from tests.experiments.run.flop_layers import Config, T, view_of
 from tests.faults.children import seeds
 from tests.faults.fuzzing import time_limit
 
