@@ -13,7 +13,11 @@ from tests import ROOT
 from tests.tiers import fast_only
 
 CONSOLE = "experiments/runtime/console.py"
-TO_A_FILE = ("analysis/tables/terminal.py", "analysis/findings/published_page.py", "analysis/experts/tables.py")
+TO_A_FILE = (
+    "analysis/experts/tables.py",
+    "analysis/findings/published_page.py",
+    "analysis/tables/terminal.py",
+)
 """Modules that write a table into a text, with a console of ``WIDTH`` columns."""
 PRINTED = [
     ("cost", "backbone=llama2_70b", "sequence_length=4096"),
