@@ -71,11 +71,10 @@ class Switch(T5):
         "num_hidden_layers": "num_layers",
     }
     architecture = "SwitchTransformersForConditionalGeneration"
-    fields = without(T5.fields, "feed_forward_proj") | {
+    fields = without(T5.fields, "feed_forward_proj", "is_gated_act") | {
         "router_bias": Only(False),
         "router_dtype": Only("float32"),
         "dense_act_fn": Field("feedforward.activation", "relu", names=ACTIVATIONS),
-        "is_gated_act": Field("feedforward.gated", False, written=False),
         # The class of T5 reads it; this one scales with a tied head.
         "scale_decoder_outputs": Field(
             "head.scale", lambda hf: hf["tie_word_embeddings"], read=bool, ignored=True, written=False
@@ -91,6 +90,7 @@ class Switch(T5):
         "router_jitter_noise": Field("experts.jitter", 0.01),
     }
     fixed: ClassVar[Settings] = T5.fixed | {
+        "feedforward.gated": False,
         "experts.experts_per_token": 1,
         "experts.renormalise": False,
         "experts.jitter_experts": True,  # theirs multiplies in place

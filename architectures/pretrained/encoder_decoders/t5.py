@@ -151,7 +151,7 @@ class MT5(T5):
     architecture = "MT5ForConditionalGeneration"
     fields = T5.fields | {
         "feed_forward_proj": Part(read_feedforward, write_feedforward, default="gated-gelu"),
-        "scale_decoder_outputs": Field("head.scale", False, read=bool),
+        "scale_decoder_outputs": Field("head.scale", False, ignored=True),
     }
 
 

@@ -61,6 +61,8 @@ FOLLOWED_BESIDE: list[tuple[str, int, Settings]] = [
     ("llama", 0, {"rope_parameters": DYNAMIC, "max_position_embeddings": 10}),
     ("gemma3", 0, {"rope_parameters": {"full_attention": DYNAMIC}, "max_position_embeddings": 10}),
     ("qwen3", 0, {"mlp_bias": True}),
+    ("mt5", 0, {"scale_decoder_outputs": True}),  # theirs reads neither this
+    ("switch", 0, {"is_gated_act": True}),  # nor that
 ]
 """A folder to begin with, and fields that are read beside or instead of others."""
 REFUSED_BESIDE: list[tuple[str, int, Settings]] = [
