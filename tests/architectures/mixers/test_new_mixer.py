@@ -74,7 +74,7 @@ import sys
 from archbench.architectures import mixers
 mixers.__path__.append(sys.argv[1])
 from tests.experiments import commands
-words = ("device=cpu", "backbone=hybrid", "backbone.layers=[shifted,attention]", "+backbone.shifted.shift=3")
+words = ("device=cpu", "backbone=hybrid", "backbone.layers=[shifted,attention]", "backbone.shifted.shift=3")
 print(commands.settings(*words).backbone.shifted.shift)
 """
     assert run(tmp_path, program).splitlines() == ["3"]
