@@ -52,7 +52,7 @@ class Scan:
     packed: bool = False
     """Rows hold multiple documents."""
     unsupported: str = ""
-    """What the call needs and only the kernels in C++ support; empty for nothing."""
+    """Features of the call that only the kernels in C++ support; empty for none."""
 
 
 class Source(Protocol):

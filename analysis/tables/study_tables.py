@@ -57,9 +57,9 @@ class TaskTable:
     references: list[str]
     """The reference lines as a sentence."""
     notes: list[str]
-    """How often runs were scored, and how much scores vary over test items."""
+    """Sentences on the number of scored runs, and on the spread of scores over test items."""
     compared: list[str]
-    """How models were compared; empty without pairs."""
+    """Description of the tests between models; empty without pairs."""
     further: list[Grid]
     """Tables about this task that the study configures, and recall from the window, which every text has."""
 
@@ -72,7 +72,7 @@ class StudyTables:
     """Sentences on a study with several budgets, one for each task and likelihood type."""
     counts: str
     joined: list[str]
-    """What differs between the studies that were joined."""
+    """Differences between the studies that were joined."""
     warnings: list[str]
     tasks: list[TaskTable]
     over_tasks: list[Grid]

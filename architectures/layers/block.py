@@ -152,7 +152,7 @@ class FeedForward(nn.Module, ABC):
     num_experts: int = 0
     """Routed experts; 0 for a dense layer."""
     decode_kernel: ClassVar[str] = ""
-    """As ``Mixer.decode_kernel``."""
+    """Name of the operation that decodes a step, like ``Mixer.decode_kernel``."""
 
     def __init__(self) -> None:
         super().__init__()
