@@ -16,7 +16,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 import archbench.experiments.config.schema  # noqa: F401  # registers what the YAML files extend
 from archbench.experiments.config import CONF
-from archbench.experiments.config.handed_on import with_seed, without_seed
+from archbench.experiments.config.handed_on import typed_overrides, with_seed, without_seed
 from archbench.experiments.config.hydra_internals import (
     Hydra,
     command_line,
@@ -76,7 +76,7 @@ def cells(words: Sequence[str], config_name: str = "config") -> list[Cell]:
         HydraConfig.instance().set_config(cfg)
         is_given = any(word.startswith("hydra.mode=") for word in words)
         check_words(_without_hydra(cfg), cfg.hydra, cfg.hydra.overrides.task, mode_is_given=is_given)
-        return [Cell(words=tuple(_typed(cfg)), composed=cfg)]
+        return [Cell(words=tuple(typed_overrides(cfg)), composed=cfg)]
 
 
 def _swept(hydra: Hydra, config_name: str, overrides: list[str]) -> list[Cell]:
@@ -89,7 +89,7 @@ def _swept(hydra: Hydra, config_name: str, overrides: list[str]) -> list[Cell]:
             "a search chooses its runs by their scores, so they cannot be listed: archbench train runs it"
         )
     params = OmegaConf.to_container(sweep.hydra.sweeper).get("params") or {}  # type: ignore[union-attr]
-    swept = [*(f"{key}={value}" for key, value in params.items()), *_typed(sweep)]
+    swept = [*(f"{key}={value}" for key, value in params.items()), *typed_overrides(sweep)]
     if (reason := unmatched(swept, hydra.config_loader)) is not None:
         raise ConfigError(reason)
     batch = expanded(OverridesParser.create(config_loader=hydra.config_loader).parse_overrides(swept))
@@ -117,13 +117,6 @@ def _cell(words: list[str], found: DictConfig | Exception, sweep: DictConfig, co
     if isinstance(found, Exception):
         return Cell(words=tuple(words), composed=sweep, mistake=explain(found, config_name))
     return Cell(words=tuple(words), composed=found)
-
-
-def _typed(cfg: DictConfig) -> list[str]:
-    """Return the overrides as they were typed: the value of ``${oc.env:NAME}`` may be a secret."""
-    words = OmegaConf.to_container(cfg.hydra.overrides.task, resolve=False)
-    assert isinstance(words, list)
-    return [str(word) for word in words]
 
 
 def _without_hydra(cfg: DictConfig) -> DictConfig:

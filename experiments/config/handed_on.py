@@ -23,10 +23,16 @@ def without_seed(overrides: Sequence[str]) -> tuple[str, ...]:
     return tuple("seed" if SEED.fullmatch(override) else override for override in overrides)
 
 
+def typed_overrides(cfg: DictConfig) -> list[str]:
+    """Return the overrides as they were typed: the value of ``${oc.env:NAME}`` may be a secret."""
+    overrides = OmegaConf.to_container(cfg.hydra.overrides.task, resolve=False)
+    assert isinstance(overrides, list)
+    return [str(override) for override in overrides]
+
+
 def with_seed(cfg: DictConfig, overrides: Sequence[str]) -> None:
     """Set the seed of a composed configuration to that of the overrides of a run."""
-    # As typed: the value of ${oc.env:NAME} may be a secret.
-    typed: Any = OmegaConf.to_container(cfg.hydra.overrides.task, resolve=False)
+    typed = typed_overrides(cfg)
     for seed in filter(SEED.fullmatch, overrides):
         with open_dict(cfg), read_write(cfg.hydra):
             cfg.seed = int(seed.removeprefix("seed="))
