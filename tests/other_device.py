@@ -115,7 +115,7 @@ OBJECTIVES = {
         "backbone.time_embedding=true",
         *commands.SHORT_TEXT,
     ),
-    "text answers": ("backbone=decoder", "task=needle"),
+    "text answers": ("backbone=decoder", "task=needle", "budget.tokens=4096"),
 }
 OPTIONS = {
     "alibi": ("backbone=decoder", "backbone.positions.kind=alibi"),
