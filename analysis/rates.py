@@ -31,12 +31,11 @@ import pandas as pd
 import yaml
 from rich.table import Table
 
-from archbench.analysis.files import write
+from archbench.analysis.declared.chosen_rates import decided, write_chosen
 from archbench.analysis.load.scale_order import scale_groups, task_label
 from archbench.analysis.load.study import load_history, load_study
 from archbench.analysis.stats.learning_rates.choice import (
     MIN_RATES,
-    MODEL,
     best_rates,
     extension,
     mixed_settings,
@@ -48,13 +47,7 @@ from archbench.analysis.stats.learning_rates.settings_grid import GROUP, grid_ta
 from archbench.analysis.stats.warnings import condition_warnings
 from archbench.experiments.config.options import run_command
 from archbench.experiments.config.study import typed_command
-from archbench.experiments.runtime.child_processes import run_python
 from archbench.experiments.runtime.console import plain_table, plural, print_tables
-
-MAX_ROUNDS = 8
-"""Rounds of a search: four decades. An optimum further out is a mistake somewhere else."""
-DIVERGED = 4
-"""Exit code of ``experiments.train`` where a run diverged: an answer too."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,69 +129,32 @@ def _search_notes(arm: pd.Series) -> list[str]:
     return [f"not bracketed: the {arm['edge']} end of all rates"] * bool(arm["edge"])
 
 
-def chosen(study: str, best: pd.DataFrame) -> dict[str, object]:
-    """Return the content of rates.yaml: the study, its seeds, and what was chosen for each arm."""
-    arms = []
-    batch_sizes = best.groupby(MODEL, dropna=False)["batch_size"].transform("nunique")
-    for _, arm in _decided(best.assign(batch_sizes=batch_sizes)).iterrows():
-        arms.append(
-            {
-                **{key: str(arm[key]) for key in MODEL if key != "target"},
-                "target": None if pd.isna(arm["target"]) else float(arm["target"]),
-                "learning_rate": float(arm["learning_rate"]),
-                "batch_size": int(arm["batch_size"]) if arm["batch_sizes"] > 1 else None,
-                "bracketed": not arm["edge"] and not arm["next_rates"],
-                "undecided": arm["undecided"],
-                "metric": arm["metric"],
-                "validation": float(arm["validation"]),
-                "decades": round(float(arm["decades"]), 3),
-            }
-            | ({"tuning": _tuning(arm)} if "sensitivity" in arm else {})
-        )
-    return {"study": study, "seeds": sorted({s for seeds in best["seeds"] for s in seeds}), "arms": arms}
-
-
-def _tuning(arm: pd.Series) -> dict[str, object]:
-    """Return what ``experiments.config.study.TuningConfig`` holds of a search by the protocol."""
-    return {
-        "validation": float(arm["validation"]), "second_validation": float(arm["second_validation"]),
-        "trials": int(arm["trials"]), "sensitivity": float(arm["sensitivity"]),
-    }  # fmt: skip
-
-
-def _decided(best: pd.DataFrame) -> pd.DataFrame:
-    """Return the arms for which a rate is chosen: some rate did not diverge, and no seed is missing."""
-    return best[best["chosen"] & best["learning_rate"].notna() & ~best["missing"].astype(bool)]
-
-
 def by_task(best: pd.DataFrame) -> dict[str, dict[str, float]]:
     """The rates by task and backbone, as a YAML with ``study.values.learning_rate`` would have them."""
     rates: dict[str, dict[str, float]] = {}
-    for _, arm in _decided(best).iterrows():
+    for _, arm in decided(best).iterrows():
         rates.setdefault(str(arm["task"]), {})[str(arm["backbone"])] = float(arm["learning_rate"])
     return rates
 
 
 def extend(config: RatesConfig) -> None:
-    """Train the next rate of every arm with its best rate at an edge, until no arm has one.
+    """Train the next rates of every arm with its best rate at an edge, until no arm has one.
 
     Raises ValueError where a command fails, a search does not end in ``MAX_ROUNDS`` rounds, or the study
     varies more than learning rates.
     """
-    for _ in range(MAX_ROUNDS):
+    from archbench.analysis.declared.runs import search  # tables need no PyTorch
+
+    name = f"study={config.study}"
+
+    def next_trials() -> list[list[str]]:
         rates = rate_table(Path(config.runs), config.study)
         if mixed := mixed_settings(rates):
-            raise ValueError(f"--extend: study={config.study} varies more than the learning rate: {mixed}")
+            raise ValueError(f"--extend: {name} varies more than the learning rate: {mixed}")
         best = best_rates(rates)
-        searching = best[best["next_rates"].map(bool)]
-        if searching.empty:
-            return
-        for overrides in joined([extension(arm, rates) for _, arm in searching.iterrows()]):
-            print(f"extending: {typed_command('train', *overrides)}", flush=True)
-            code = run_python(["-m", "archbench.experiments.train", *overrides]).returncode
-            if code not in (0, DIVERGED):
-                raise ValueError(f"the command above ended with exit code {code}: see its message")
-    raise ValueError(f"study={config.study}: still searching after {MAX_ROUNDS} rounds: look at its runs")
+        return joined([extension(arm, rates) for _, arm in best[best["next_rates"].map(bool)].iterrows()])
+
+    search(next_trials, name)
 
 
 def joined(commands: list[list[str]]) -> list[list[str]]:
@@ -240,8 +196,7 @@ def publish_rates(swept: Swept) -> None:
     """Write the learning rates, and print their tables."""
     config, rates, best = swept.config, swept.rates, best_rates(swept.rates)
     comments = "".join(f"# Warning: {warning}.\n" for warning in swept.warnings)
-    path = Path(config.runs) / config.study / "analysis" / "rates.yaml"
-    write(path, comments + yaml.safe_dump(chosen(config.study, best), sort_keys=False))
+    path = write_chosen(Path(config.runs), config.study, best, comments)
     print_tables(*render(rates, best))
     print("decades: of learning rate, within 5% of the best result")
     if not best["chosen"].all():
@@ -256,7 +211,7 @@ def publish_rates(swept: Swept) -> None:
             print(f"extend: {typed_command('train', *extension(arm, rates))}")
         except ValueError as error:
             print(f"extend: {error}")
-    if not _decided(best).duplicated(["task", "backbone"]).any():
+    if not decided(best).duplicated(["task", "backbone"]).any():
         print("learning_rate:  # by task and backbone, for study.values")
         print(yaml.safe_dump(by_task(best), sort_keys=True))
     print(f"wrote {path}")

@@ -15,7 +15,7 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
-from archbench.analysis.track.rules import read_track
+from archbench.analysis.declared.tracks import read_track
 from archbench.experiments.cli import MODULES, find_command
 from archbench.experiments.config import CONF
 from archbench.experiments.config.options import typed_words

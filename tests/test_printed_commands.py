@@ -14,14 +14,13 @@ import pandas as pd
 import pytest
 
 from archbench.analysis.comparison import Comparison
+from archbench.analysis.declared.records import read_records
+from archbench.analysis.declared.scored_runs import scored_runs
+from archbench.analysis.declared.tracks import read_track
 from archbench.analysis.findings.claims import Claim
 from archbench.analysis.findings.published import Record
-from archbench.analysis.load.records import read_records
 from archbench.analysis.load.study import load_history, load_study
 from archbench.analysis.report.needs import needs, speed_commands, training_commands
-from archbench.analysis.track.results import scored_runs
-from archbench.analysis.track.rules import read_track
-from archbench.analysis.track.runs import sweep
 from archbench.experiments.cli import MODULES, find_command
 from archbench.experiments.config.study import study_words
 from archbench.experiments.run.summary import summary
@@ -212,7 +211,7 @@ def test_commands_in_messages_about_missing_learning_rates(path: str, expected: 
 
 def test_commands_of_a_track_and_at_the_end_of_a_sweep(tmp_path: Path) -> None:
     track = read_track("cpu")
-    words = sweep(track, track.rates_study, "parity", ["decoder", "mamba"], f"runs={tmp_path}")
+    words = track.words(track.rates_study, "parity", ["decoder", "mamba"], f"runs={tmp_path}")
     check(f"archbench train {shlex.join(words)}")
     write_run_folder(tmp_path / "my runs", "decoder", 0, study="mine")
     [command] = in_text(summary(tmp_path / "my runs" / "mine")[-1])

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 
+from archbench.analysis.declared.frames import Frames
+from archbench.analysis.declared.records import decisions, read_records
 from archbench.analysis.figures.percent_axis import PercentAxis
 from archbench.analysis.figures.style import REFERENCE_COLOUR
 from archbench.analysis.findings.claims import Claim
 from archbench.analysis.findings.figure import COLOURS
-from archbench.analysis.findings.frames import Frames
 from archbench.analysis.findings.page import difference, sorted_by_verdict, unit
-from archbench.analysis.findings.verdicts import Finding, judge, runs_of
-from archbench.analysis.load.records import read_records
+from archbench.analysis.findings.verdicts import Finding, decide_claim
 from archbench.analysis.tables.columns import p_text
 
 HEIGHTS = (16, 40)
@@ -127,8 +127,7 @@ def claim_entries(docs: Path) -> list[ClaimEntry]:
     """
     stored = docs / "results"
     frames = Frames(runs=stored, stored=stored)  # there are no run folders in it
-    claims = read_records(docs / "findings", Claim)
-    findings = [judge(name, claim, runs_of(claim, frames)) for name, claim in claims.items()]
+    findings = decisions(read_records(docs / "findings", Claim), decide_claim, frames)
     return [entry(finding) for finding in sorted_by_verdict(findings)]
 
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import pandas as pd
 import pyarrow.parquet as pq
 
+from archbench.analysis.declared.scored_runs import scored_runs
+from archbench.analysis.declared.study_frames import KEY
+from archbench.analysis.declared.tracks import Track, read_track, track_names
 from archbench.analysis.load.arm_names import arm_names
-from archbench.analysis.track.frame import KEY
-from archbench.analysis.track.results import scored_runs
-from archbench.analysis.track.rules import Track, read_track, track_names
 from archbench.experiments.config import CONF
 from archbench.experiments.tracking.frame_columns import Json, columns
 from archbench.experiments.tracking.results_frame import NEEDED, read_results

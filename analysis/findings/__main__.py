@@ -16,18 +16,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from archbench.analysis.declared.frames import Frames
+from archbench.analysis.declared.records import decisions, read_records
 from archbench.analysis.figures.files import figure_bytes
 from archbench.analysis.files import csv_text, write
 from archbench.analysis.findings import published_page
 from archbench.analysis.findings.claims import Claim
 from archbench.analysis.findings.figure import findings_figure
-from archbench.analysis.findings.frames import Frames
 from archbench.analysis.findings.page import difference, markdown, measurements, sorted_by_verdict
 from archbench.analysis.findings.published import Record, in_order
 from archbench.analysis.findings.published_page import Page
 from archbench.analysis.findings.published_verdicts import page_of
-from archbench.analysis.findings.verdicts import Finding, judge, runs_of
-from archbench.analysis.load.records import read_records
+from archbench.analysis.findings.verdicts import Finding, decide_claim
 from archbench.experiments.config.options import run_command
 from archbench.experiments.runtime.console import plain_table, print_tables
 from archbench.experiments.runtime.errors import nearest
@@ -79,10 +79,11 @@ def prepare(config: FindingsConfig) -> tuple[FindingsConfig, Decided]:
         hint = nearest(config.claim, {*claims, *published})
         raise ValueError(f"claim={config.claim}: there is no such record{hint}")
     frames = Frames(Path(config.runs), None if config.own_runs else Path(config.frames))
-    chosen = (config.claim,) if config.claim else (*claims, *published)
-    findings = [judge(n, claim, runs_of(claim, frames)) for n, claim in claims.items() if n in chosen]
-    pages = [page_of(n, record, frames) for n, record in published.items() if n in chosen]
-    return config, Decided(findings=findings, published=pages)
+    if config.claim:
+        claims = {name: claim for name, claim in claims.items() if name == config.claim}
+        published = {name: record for name, record in published.items() if name == config.claim}
+    findings = decisions(claims, decide_claim, frames)
+    return config, Decided(findings=findings, published=decisions(published, page_of, frames))
 
 
 def publish(config: FindingsConfig, decided: Decided) -> None:

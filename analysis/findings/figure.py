@@ -8,9 +8,10 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
+from archbench.analysis.declared.records import UNDECIDED
 from archbench.analysis.figures.style import PALETTE, REFERENCE_COLOUR
 from archbench.analysis.findings.claims import BETTER
-from archbench.analysis.findings.verdicts import CONFIRMED, REFUTED, UNDECIDED, Finding
+from archbench.analysis.findings.verdicts import CONFIRMED, REFUTED, Finding
 
 COLOURS = {CONFIRMED: PALETTE[2], REFUTED: PALETTE[3], UNDECIDED: REFERENCE_COLOUR}
 ROW, GAP = 0.075, 0.16

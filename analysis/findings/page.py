@@ -8,8 +8,9 @@ from statistics import fmean
 
 import pandas as pd
 
+from archbench.analysis.declared.records import NOT_RUN, UNDECIDED
 from archbench.analysis.findings.claims import BETTER
-from archbench.analysis.findings.verdicts import CONFIRMED, NOT_RUN, REFUTED, UNDECIDED, WITHDRAWN, Finding
+from archbench.analysis.findings.verdicts import CONFIRMED, REFUTED, WITHDRAWN, Finding
 from archbench.analysis.stats.verdicts.solve_counts import COUNT_TEST
 from archbench.experiments.runtime.console import plural
 

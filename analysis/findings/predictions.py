@@ -16,15 +16,15 @@ from pathlib import Path
 
 import pandas as pd
 
-from archbench.analysis.load.records import read_records
-from archbench.analysis.load.study import load_study
+from archbench.analysis.comparison import Comparison
+from archbench.analysis.declared.frames import Frames
+from archbench.analysis.declared.records import NOT_RUN, UNDECIDED, decisions, read_records
 from archbench.analysis.stats.compute.multiplier import SAME_BUDGET
-from archbench.analysis.stats.compute.multipliers import compute_multipliers
 from archbench.analysis.tables.format import budget, interval_in_brackets, multiplier
 from archbench.experiments.config.options import run_command
 from archbench.experiments.runtime.console import plain_table, print_tables
 
-HOLDS, FAILS, UNDECIDED, NOT_RUN = "holds", "fails", "undecided", "not run"
+HOLDS, FAILS = "holds", "fails"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,15 +115,18 @@ def _compare(low: float, high: float, row: pd.Series) -> tuple[str, str]:
     return UNDECIDED, text
 
 
+def decide_prediction(name: str, prediction: Prediction, frames: Frames) -> list[Outcome]:
+    """Return the outcome of a prediction at each budget. Raises DataError if its runs cannot be read."""
+    runs = frames.declared(prediction.study)
+    empty = pd.DataFrame(columns=["model", "baseline", "task", "flops"])
+    return judge(prediction, empty if runs.empty else Comparison(runs).multipliers)
+
+
 def prepare(config: PredictionsConfig) -> list[Outcome]:
     """Return the outcomes of all predictions. Raises ValueError."""
-    outcomes = []
-    for prediction in read_records(Path(config.predictions), Prediction).values():
-        measured = pd.DataFrame(columns=["model", "baseline", "task", "flops"])
-        if (Path(config.runs) / prediction.study).is_dir():
-            measured = compute_multipliers(load_study(Path(config.runs), prediction.study))
-        outcomes += judge(prediction, measured)
-    return outcomes
+    records = read_records(Path(config.predictions), Prediction)
+    found = decisions(records, decide_prediction, Frames(Path(config.runs), None))
+    return [outcome for outcomes in found for outcome in outcomes]
 
 
 def publish(outcomes: list[Outcome]) -> None:

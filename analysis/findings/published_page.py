@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from archbench.analysis.declared.records import NOT_RUN
 from archbench.analysis.findings.published import Record, Row
 from archbench.analysis.stats.intervals import Estimate
 from archbench.analysis.tables.markdown import table
@@ -40,7 +41,6 @@ runs, and `archbench findings out=docs` writes this page.
 HEADERS = ("row", "published", "ours (seeds)", "verdict")
 KINDS = ("reproduced", "missed", "holds", "not separated", "does not hold")
 """Prefixes of the verdicts on records that were run."""
-NOT_RUN = "not run"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,9 +15,11 @@ from collections.abc import Mapping
 
 import pandas as pd
 
-from archbench.analysis.findings.frames import Frames
+from archbench.analysis.declared.frames import Frames
+from archbench.analysis.declared.records import NOT_RUN
+from archbench.analysis.declared.selection import select
 from archbench.analysis.findings.published import Order, Record, Row
-from archbench.analysis.findings.published_page import NOT_RUN, Line, OrderVerdict, Page
+from archbench.analysis.findings.published_page import Line, OrderVerdict, Page
 from archbench.analysis.stats.arms import finished
 from archbench.analysis.stats.intervals import mean_interval
 from archbench.analysis.stats.verdicts.family import MIN_SEEDS
@@ -55,14 +57,7 @@ def row_values(row: Row, record: Record, frame: pd.DataFrame | None) -> Values:
 
 def _scores(frame: pd.DataFrame, selection: Mapping[str, str], test: str) -> Values:
     """Return the score of the runs that a row selects, by seed. Diverged and unfinished runs have none."""
-    chosen = frame
-    for column, value in selection.items():
-        if column not in chosen:
-            raise DataError(f"where: the frame has no column '{column}'{nearest(column, map(str, frame))}")
-        options = sorted(set(chosen[column].astype(str)))
-        if value not in options:
-            raise DataError(f"where: no run has {column}={value}{nearest(value, options)}")
-        chosen = chosen[chosen[column].astype(str) == value]
+    chosen = select(frame, selection, must_exist=True)
     chosen = chosen[finished(chosen)]
     if chosen["seed"].duplicated().any():
         raise DataError(f"where: {dict(selection)} picks multiple runs of one seed; name the arm too")
@@ -113,12 +108,9 @@ def order_verdict(order: Order, values: Mapping[str, Values], direction: str, di
 
 
 def page_of(name: str, record: Record, frames: Frames) -> Page:
-    """Return a record with our results and all verdicts. Raises DataError naming the record."""
-    try:
-        frame = frame_of(record, frames)
-        values = {row.name: row_values(row, record, frame) for row in record.rows}
-    except ValueError as error:
-        raise DataError(f"{name}: {error}") from None
+    """Return a record with our results and all verdicts. Raises DataError if its runs cannot be chosen."""
+    frame = frame_of(record, frames)
+    values = {row.name: row_values(row, record, frame) for row in record.rows}
     lines = [
         Line(row=row, ours=mean_interval(list(values[row.name].values())),
              verdict=row_verdict(row, values[row.name], record.direction, record.digits))
@@ -132,9 +124,7 @@ def _when(record: Record, frame: pd.DataFrame | None) -> str:
     """Return date, machine, commit and seeds of our runs."""
     if frame is None:
         return NOT_RUN
-    runs = frame
-    for column, value in record.where.items():
-        runs = runs[runs[column].astype(str) == value]
+    runs = select(frame, record.where)
     days = sorted({str(at)[:10] for at in runs["finished_at"].dropna()})
     commits = sorted({str(c)[:7] for c in runs["git_commit"].dropna()})
     changed = " with changes" if (runs["git_dirty"].astype(str) == "True").any() else ""

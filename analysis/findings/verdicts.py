@@ -8,18 +8,18 @@ from dataclasses import dataclass, field, replace
 import pandas as pd
 
 from archbench.analysis.comparison import Comparison
+from archbench.analysis.declared.frames import Frames
+from archbench.analysis.declared.records import NOT_RUN, UNDECIDED
+from archbench.analysis.declared.scored_runs import with_score
+from archbench.analysis.declared.selection import select
 from archbench.analysis.findings.claims import BETTER, Claim
-from archbench.analysis.findings.frames import Frames
 from archbench.analysis.stats.arms import finished, mixed_data
 from archbench.analysis.stats.pairs import verdict_of
 from archbench.analysis.stats.verdicts.documents import DEPENDS_ON_DOCUMENTS, NO_DOCUMENTS
 from archbench.analysis.stats.verdicts.tuning import DEPENDS_ON_TUNING
 from archbench.analysis.stats.verdicts.verdict import NO_SPREAD
-from archbench.analysis.track.results import with_score
-from archbench.experiments.runtime.errors import DataError
 
-CONFIRMED, REFUTED, UNDECIDED, NOT_RUN = "confirmed", "refuted", "undecided", "not run"
-WITHDRAWN = "withdrawn"
+CONFIRMED, REFUTED, WITHDRAWN = "confirmed", "refuted", "withdrawn"
 SIDES = ("model", "other")
 
 
@@ -53,37 +53,30 @@ def runs_of(claim: Claim, frames: Frames) -> pd.DataFrame:
     """
     if claim.track:
         frame = frames.track(claim.track)
-    elif frames.stored is None:
-        frame = frames.study(claim.frame)
     else:
-        frame = frames.file(claim.frame) if frames.has_file(claim.frame) else pd.DataFrame()
+        frame = frames.declared(claim.frame)
     if frame.empty:
         return frame
     frame = frame[frame["task"] == claim.workload]
     if claim.test:
         frame = with_score(frame, frame["task"].notna(), claim.test)
-    parts = []
-    for role in SIDES:
-        selection: dict[str, str] = getattr(claim, role)
-        if missing := sorted(set(selection) - set(frame)):
-            raise DataError(f"a record names the columns {', '.join(missing)}, which the frame does not have")
-        matches = pd.Series(True, frame.index)
-        for column, value in selection.items():
-            matches &= frame[column].astype(str) == str(value)
-        parts.append(frame[matches].assign(arm=role))
+    parts = [select(frame, getattr(claim, role)).assign(arm=role) for role in SIDES]
     # The claim compares its two models, regardless of the study's baseline.
     return pd.concat(parts, ignore_index=True).assign(baseline=None)
 
 
-def judge(name: str, claim: Claim, runs: pd.DataFrame) -> Finding:
-    """Return the verdict on a claim; a withdrawn one has no verdict, and keeps its measurement."""
-    finding = _judge(name, claim, runs)
+def decide_claim(name: str, claim: Claim, frames: Frames) -> Finding:
+    """Return the verdict on a claim; a withdrawn one has no verdict, and keeps its measurement.
+
+    Raises DataError as ``runs_of``.
+    """
+    finding = judge(name, claim, runs_of(claim, frames))
     if not claim.withdrawn:
         return finding
     return replace(finding, verdict=WITHDRAWN, reason=claim.withdrawn)
 
 
-def _judge(name: str, claim: Claim, runs: pd.DataFrame) -> Finding:
+def judge(name: str, claim: Claim, runs: pd.DataFrame) -> Finding:
     """Return the verdict on a claim by its runs.
 
     A claim of ``better`` is confirmed if the 95% interval of the difference is above 0 and the difference is

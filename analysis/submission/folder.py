@@ -13,10 +13,10 @@ from pathlib import Path
 import pandas as pd
 import yaml
 
+from archbench.analysis.declared.study_frames import study_frame
 from archbench.analysis.files import parquet, write
 from archbench.analysis.load.study import load_study
 from archbench.analysis.submission.study import StudyRules
-from archbench.analysis.track.frame import study_frame
 from archbench.experiments.config import CONF
 from archbench.experiments.config.old_names import user_code
 from archbench.experiments.config.structured import typed

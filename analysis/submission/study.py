@@ -12,16 +12,15 @@ from pathlib import Path
 
 import hydra
 import pandas as pd
-import yaml
 from hydra.core.global_hydra import GlobalHydra
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 
 import archbench.experiments.config.schema  # noqa: F401  # registers what the YAML files extend
-from archbench.analysis.files import write
-from archbench.analysis.rates import chosen
+from archbench.analysis.declared.chosen_rates import write_chosen
+from archbench.analysis.declared.runs import listed
+from archbench.analysis.declared.tuned_study import TunedStudy
 from archbench.analysis.stats.learning_rates.choice import ARM, best_rates, rate_table
-from archbench.analysis.track.runs import listed
 from archbench.experiments.config import CONF
 from archbench.experiments.config.hydra_overrides import explain
 from archbench.experiments.runtime.errors import ConfigError, nearest
@@ -32,21 +31,11 @@ MODEL = ("backbone", "names.backbone")
 
 
 @dataclass(frozen=True, kw_only=True)
-class StudyRules:
+class StudyRules(TunedStudy):
     """A study that takes submissions, and its tuning study."""
 
-    study: str
-    """Value of ``study=``; the tuning study has the suffix ``_rates``."""
-    folder: str
-    """Name of the folder of the test runs."""
-    rates_folder: str
-    """Name of the folder of the tuning runs."""
     swept: dict[str, list[str]]
     """Values of each key that the study sweeps."""
-    learning_rates: list[float]
-    """Learning rates that every search begins with."""
-    fixed_grid: bool
-    """True if no other learning rates are tried."""
     search_path: list[str]
     """Override that adds folders of YAML files, if there are any."""
 
@@ -138,7 +127,7 @@ def _swept(cfg: DictConfig) -> dict[str, list[str]]:
 
 
 def expected_runs(rules: StudyRules, overrides: Sequence[str], submitted: Path, runs: Path) -> pd.DataFrame:
-    """Return the runs that the study asks of a model: the columns of ``analysis.track.runs.listed``, and
+    """Return the runs that the study asks of a model: the columns of ``analysis.declared.runs.listed``, and
     ``study``, the name of the folder.
 
     Test runs have the learning rates that the tuning rule chooses from the submitted tuning runs. Without
@@ -154,11 +143,10 @@ def expected_runs(rules: StudyRules, overrides: Sequence[str], submitted: Path, 
     trials = submitted_trials(rules, submitted)
     learning_rates = sorted({*rules.learning_rates, *trials["learning_rate"]})
     sweep = f"{RATE}={','.join(f'{rate:g}' for rate in learning_rates)}"
-    tuning = listed(["-m", f"study={rules.study}_rates", *words, sweep])
+    tuning = listed(["-m", f"study={rules.rates_study}", *words, sweep])
     parts = [tuning.assign(study=rules.rates_folder)]
     if not trials.empty:
-        rates = runs / rules.rates_folder / "analysis" / "rates.yaml"
-        write(rates, yaml.safe_dump(chosen(rules.rates_folder, best_rates(trials))))
+        rates = write_chosen(runs, rules.rates_folder, best_rates(trials))
         test = listed(["-m", f"study={rules.study}", *words, f"study.tuned={rates}"])
         parts.append(test.assign(study=rules.folder))
     return pd.concat(parts, ignore_index=True)

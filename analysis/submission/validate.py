@@ -28,6 +28,7 @@ from pathlib import Path
 import pandas as pd
 import torch
 
+from archbench.analysis.declared.study_frames import study_frame
 from archbench.analysis.load.study import load_study
 from archbench.analysis.submission.folder import (
     CONFIGS,
@@ -70,7 +71,6 @@ from archbench.analysis.submission.untrusted import (
     study_problems,
     yaml_problems,
 )
-from archbench.analysis.track.frame import study_frame
 from archbench.experiments.config.old_names import current_name, user_code
 from archbench.experiments.config.options import run_command
 from archbench.experiments.config.structured import PACKAGE, is_own

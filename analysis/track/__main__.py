@@ -23,28 +23,22 @@ from pathlib import Path
 import pandas as pd
 
 from archbench.analysis.comparison import Comparison
+from archbench.analysis.declared.runs import search, show_plan, train_missing
+from archbench.analysis.declared.scored_runs import newest_settings, scored_runs
+from archbench.analysis.declared.study_frames import track_frame
+from archbench.analysis.declared.tracks import Track, check_backbones, read_track
+from archbench.analysis.declared.tuned_study import rates_file
+from archbench.analysis.declared.tuning import write_rates
 from archbench.analysis.figures.files import figure_bytes
 from archbench.analysis.files import csv_text, parquet, write
-from archbench.analysis.rates import MAX_ROUNDS
 from archbench.analysis.report.page import draw, render_page
 from archbench.analysis.stats.targets.target_profiles import to_target
 from archbench.analysis.stats.text_slices import slice_table
 from archbench.analysis.tables.study_tables import study_tables
 from archbench.analysis.track.early import early_decisions
-from archbench.analysis.track.frame import track_frame
 from archbench.analysis.track.overview import overview
 from archbench.analysis.track.page import TrackResults, fill_page, track_markdown, verdict_lines
-from archbench.analysis.track.results import (
-    carried_over,
-    held_out,
-    history,
-    newest_settings,
-    score_table,
-    scored_runs,
-)
-from archbench.analysis.track.rules import Track, check_backbones, read_track
-from archbench.analysis.track.runs import listed, missing, show_plan, sweep, train
-from archbench.analysis.track.tuning import write_rates
+from archbench.analysis.track.results import carried_over, held_out, history, score_table
 from archbench.experiments.config import CONF
 from archbench.experiments.config.backbone_file import class_paths
 from archbench.experiments.config.options import run_command
@@ -142,7 +136,7 @@ def prepare(config: TrackConfig) -> Part:
     if config.dry_run:
         test.append("study.fixed_grid=true")  # the best rate so far, since the cost does not depend on it
     if track.tuned:
-        test.append(f"study.tuned={config.runs}/{track.rates_folder}/analysis/rates.yaml")
+        test.append(f"study.tuned={rates_file(Path(config.runs), track.rates_folder)}")
     return Part(
         track=track,
         workloads=workloads or [workload.name for workload in track.workloads],
@@ -189,47 +183,43 @@ def _tune(part: Part, workload: str) -> int:
     """Train the missing tuning runs of a workload, and return how many there were.
 
     Unless the grid is fixed, each round of the search trains the next rates of every model. Raises ValueError
-    if a search does not end in ``MAX_ROUNDS`` rounds.
+    if a search does not end.
     """
     track, overrides = part.track, part.tuning_overrides
     trained = _stage(part, track.rates_study, workload, part.backbones, overrides)
     if track.fixed_grid or part.dry_run or part.tables:
         return trained
-    for _ in range(MAX_ROUNDS):
+
+    def next_trials() -> list[list[str]]:
         best = write_rates(track, track_frame(track, part.runs), part.runs)
         best = best[(best["task"] == workload) & best["backbone"].isin(part.backbones)]
         searching = best[best["next_rates"].map(bool)]
-        if searching.empty:
-            return trained
-        before = trained
         by_rates = searching.groupby(searching["next_rates"].map(lambda r: ",".join(f"{x:g}" for x in r)))
-        for rates, models in by_rates:
-            words = [*overrides, f"optimizer.learning_rate={rates}"]
-            trained += _stage(part, track.rates_study, workload, sorted(models["backbone"]), words)
-        if trained == before:  # what is missing cannot be trained
-            return trained
-    raise ValueError(f"{workload}: the search of learning rates has not ended in {MAX_ROUNDS} rounds")
+        return [
+            _words(part, track.rates_study, workload, sorted(models["backbone"]),
+                   [*overrides, f"optimizer.learning_rate={rates}"])
+            for rates, models in by_rates
+        ]  # fmt: skip
+
+    return trained + search(next_trials, f"study={track.rates_study}")
 
 
 def _stage(part: Part, study: str, workload: str, backbones: Sequence[str], overrides: Sequence[str]) -> int:
     """Train the missing runs of one study of a workload, and return how many there were."""
+    words = _words(part, study, workload, backbones, overrides)
+    if part.dry_run:
+        show_plan(words)
+    return 0 if part.dry_run or part.tables else train_missing(words, f"study={study}")
+
+
+def _words(
+    part: Part, study: str, workload: str, backbones: Sequence[str], overrides: Sequence[str]
+) -> list[str]:
+    """Return the command line of one study of a workload."""
     rules = part.track.workload(workload)
     offline = rules.offline * (part.dry_run or part.miniature)
-    overrides = [*overrides, *offline, *rules.miniature * part.miniature]
-    arguments = sweep(part.track, study, workload, backbones, *overrides)
-    if part.dry_run or part.tables:
-        if part.dry_run:
-            show_plan(arguments)
-        return 0
-    runs = listed(arguments)
-    left = missing(runs)
-    refused = runs[runs["status"] == "refused"]
-    print(f"study={study}: {len(runs)} runs, {len(left)} missing, {len(refused)} refused", flush=True)
-    for _, cell in refused.drop_duplicates("backbone").iterrows():
-        print(f"  {cell['backbone']}: {str(cell['refused']).splitlines()[0]}")
-    if len(left):
-        train(arguments)
-    return len(left)
+    more = [*overrides, *offline, *rules.miniature * part.miniature]
+    return part.track.words(study, workload, backbones, *more)
 
 
 def publish(part: Part, best: pd.DataFrame) -> None:
@@ -275,8 +265,8 @@ def track_results(track: Track, runs: pd.DataFrame, tuning: pd.DataFrame) -> Tra
     """Return all tables of a track.
 
     Args:
-        runs: from ``analysis.track.results.scored_runs``.
-        tuning: the chosen learning rates, from ``analysis.track.tuning.write_rates``.
+        runs: from ``analysis.declared.scored_runs.scored_runs``.
+        tuning: the chosen learning rates, from ``analysis.declared.tuning.write_rates``.
     """
     comparison = Comparison(runs)
     arms, pairs = comparison.table, comparison.pairs

@@ -34,7 +34,7 @@ def early_decisions(
     ``decided`` ones, which have a verdict of better or worse. A tie counts as half.
 
     Args:
-        runs: runs with scores, and with validation curves (``analysis.track.frame``).
+        runs: runs with scores, and with validation curves (``analysis.declared.study_frames``).
         pairs: their comparisons, from ``analysis.stats.pairs.pair_verdicts``.
         fractions: of the training steps.
     """

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pandas as pd
 from matplotlib.figure import Figure
 
+from archbench.analysis.declared.tracks import Track
 from archbench.analysis.stats.verdicts.verdict import BETTER, WORSE
 from archbench.analysis.track.results import tally
-from archbench.analysis.track.rules import Track
 
 INCHES = (1.05, 0.36)
 """Width and height of a cell."""

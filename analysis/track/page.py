@@ -8,12 +8,12 @@ from dataclasses import dataclass
 
 import pandas as pd
 
+from archbench.analysis.declared.tracks import Track
 from archbench.analysis.stats.arms import ranked
 from archbench.analysis.stats.targets.target_profiles import FACTORS, performance_profiles
 from archbench.analysis.stats.verdicts.verdict import BETTER, UNDECIDED
 from archbench.analysis.tables.markdown import escaped, table
 from archbench.analysis.track.results import both_directions, unbeaten
-from archbench.analysis.track.rules import Track
 from archbench.experiments.runtime.console import plural
 
 BEGIN, END = "<!-- tables:begin -->", "<!-- tables:end -->"
@@ -25,7 +25,7 @@ class TrackResults:
     """All tables of a track, for its page and its CSV files."""
 
     runs: pd.DataFrame
-    """From ``analysis.track.results.scored_runs``."""
+    """From ``analysis.declared.scored_runs.scored_runs``."""
     arms: pd.DataFrame
     """From ``analysis.stats.arms.arm_table``."""
     pairs: pd.DataFrame

@@ -5,12 +5,12 @@ import math
 import re
 from collections.abc import Callable
 from pathlib import Path
-from subprocess import CompletedProcess
 
 import pytest
 import yaml
 
 from archbench.analysis import rates
+from archbench.analysis.declared import runs
 from archbench.analysis.load.study import load_study
 from archbench.analysis.rates import main
 
@@ -85,14 +85,14 @@ def test_extending_goes_on_until_the_optimum_is_inside(
     results = {3e-2: 2.2, 1e-1: 2.6}
     trained = []
 
-    def train(words: list[str]) -> CompletedProcess[str]:
+    def train(words: list[str], name: str) -> int:
         rate = float(next(word for word in words if word.startswith("optimizer.")).partition("=")[2])
         folder = write_run("mamba", 100, results[rate], study="rates", digest=f"x{len(trained)}")
         (folder / "config.yaml").write_text(yaml.safe_dump({"optimizer": {"learning_rate": rate}}))
         trained.append(rate)
-        return CompletedProcess(words, 0)
+        return 1
 
-    monkeypatch.setattr(rates, "run_python", train)
+    monkeypatch.setattr(runs, "train_missing", train)
     assert main(["study=rates", f"runs={swept}", "--extend"]) == 0
     assert trained == [3e-2, 1e-1]
     written = yaml.safe_load((swept / "rates" / "analysis" / "rates.yaml").read_text())
@@ -132,19 +132,19 @@ def test_a_protocol_searches_until_each_best_rate_is_bracketed(
         config = {"optimizer": {"learning_rate": rate}, "study": {"protocol": 1.0}}  # as typed
         (folder / "config.yaml").write_text(yaml.safe_dump(config))
 
-    def train(words: list[str]) -> CompletedProcess[str]:
+    def train(words: list[str], name: str) -> int:
         changed = dict(word.split("=") for word in words if "=" in word)
         trained.append(f"{changed['backbone']} {changed['optimizer.learning_rate']}")
         for backbone in changed["backbone"].split(","):
             for rate in changed["optimizer.learning_rate"].split(","):
                 for seed in changed["seed"].split(","):
                     write(backbone, float(rate), int(seed))
-        return CompletedProcess(words, 0)
+        return 1
 
     for backbone in ("decoder", "mamba"):
         for seed in (100, 101):
             write(backbone, 0.003, seed)
-    monkeypatch.setattr(rates, "run_python", train)
+    monkeypatch.setattr(runs, "train_missing", train)
     assert main(["study=rates", f"runs={tmp_path / 'runs'}"]) == 0
     assert "search not finished: next 0.001, 0.01" in re.sub(r"\s+", " ", capsys.readouterr().out)
     assert main(["study=rates", f"runs={tmp_path / 'runs'}", "--extend"]) == 0
@@ -166,9 +166,9 @@ def test_a_protocol_searches_until_each_best_rate_is_bracketed(
 def test_extending_stops_where_training_cannot(
     swept: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(rates, "run_python", lambda words: CompletedProcess(words, 2))
-    assert main(["study=rates", f"runs={swept}", "--extend"]) == 2
-    assert capsys.readouterr().err == "error: the command above ended with exit code 2: see its message\n"
+    monkeypatch.setattr(runs, "train_missing", lambda words, name: 1)
+    assert main(["study=rates", f"runs={swept}", "--extend"]) == 0
+    assert "at the upper edge of the grid: extend it" in " ".join(capsys.readouterr().out.split())
 
 
 @pytest.mark.parametrize(

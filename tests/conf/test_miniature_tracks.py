@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from archbench.analysis.track.rules import read_track
+from archbench.analysis.declared.tracks import read_track
 from tests.experiments import commands
 from tests.tiers import fast_only
 

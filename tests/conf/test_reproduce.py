@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from omegaconf import ListConfig, OmegaConf
 
+from archbench.analysis.declared.records import read_records
 from archbench.analysis.findings.published import Record
-from archbench.analysis.load.records import read_records
 from archbench.experiments.config import CONF
 from tests.experiments import commands
 

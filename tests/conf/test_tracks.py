@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from archbench.analysis.track.frame import stored_frame
-from archbench.analysis.track.results import scored_runs
-from archbench.analysis.track.rules import MAIN, Track, Workload, read_track
+from archbench.analysis.declared.scored_runs import scored_runs
+from archbench.analysis.declared.study_frames import stored_frame
+from archbench.analysis.declared.tracks import MAIN, Track, Workload, read_track
 from archbench.experiments.config import CONF
 from archbench.experiments.run.plan import build_task
 from archbench.experiments.run.settings import Settings

@@ -268,7 +268,8 @@ def test_f11_the_processes_of_a_killed_sweep_save_themselves_and_end(
 
 def test_f11_the_sweep_of_a_killed_track_saves_itself_and_ends(tmp_path: Path, record: Any) -> None:
     words = [*commands.TINY, *commands.RECALL, "budget.tokens=20_000_000", f"runs={tmp_path}"]
-    code = f"from archbench.analysis.track.runs import train; train({['-m', 'seed=0', *words]!r})"
+    call = f"train_missing({['-m', 'seed=0', *words]!r}, 'x')"
+    code = f"from archbench.analysis.declared.runs import train_missing; {call}"
     process = subprocess.Popen([sys.executable, "-c", code], cwd=commands.ROOT, stdout=subprocess.DEVNULL)
     folder = commands.settings(*words).folder
     wait(lambda: (folder / "metrics.jsonl").exists())
@@ -284,10 +285,10 @@ def test_f11_the_sweep_of_a_killed_track_saves_itself_and_ends(tmp_path: Path, r
 def test_f11_a_track_that_is_stopped_ends_its_sweep_and_says_so(tmp_path: Path, sign: signal.Signals) -> None:
     words = [*commands.TINY, *commands.RECALL, "budget.tokens=20_000_000", f"runs={tmp_path}"]
     code = f"""
-from archbench.analysis.track.runs import train
+from archbench.analysis.declared.runs import train_missing
 from archbench.experiments.cli import ends_at_signals
 with ends_at_signals():
-    train({["-m", "seed=0", *words]!r})
+    train_missing({["-m", "seed=0", *words]!r}, "x")
 """
     pipes: Any = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
     process = subprocess.Popen(

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import yaml
 
+from archbench.analysis.declared.records import read_record, read_records
+from archbench.analysis.declared.runs import listed
+from archbench.analysis.declared.tracks import read_track
 from archbench.analysis.findings.claims import Claim
-from archbench.analysis.load.records import read_record, read_records
-from archbench.analysis.track.rules import read_track
-from archbench.analysis.track.runs import listed
 from archbench.experiments.runtime.errors import DataError
 from tests import ROOT
 

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from archbench.analysis.board.claims import entry
+from archbench.analysis.declared.frames import Frames
 from archbench.analysis.findings.__main__ import main
 from archbench.analysis.findings.claims import Claim
 from archbench.analysis.findings.figure import findings_figure
-from archbench.analysis.findings.frames import Frames
 from archbench.analysis.findings.page import markdown, measurements
-from archbench.analysis.findings.verdicts import Finding, judge, runs_of
+from archbench.analysis.findings.verdicts import Finding, decide_claim, judge, runs_of
 from archbench.analysis.load.study import load_study
 from archbench.experiments.runtime.errors import DataError
 from tests import ROOT
@@ -44,7 +44,7 @@ def decided(write_run: Any, tmp_path: Path) -> Any:
             for seed, score in enumerate(scores):
                 write_run(name, seed, score, task="recall", likelihood=None)
         load_study(tmp_path / "runs", "compare").to_parquet(tmp_path / "compare.parquet")
-        return judge("one", claim, runs_of(claim, Frames(tmp_path / "runs", tmp_path)))
+        return decide_claim("one", claim, Frames(tmp_path / "runs", tmp_path))
 
     return decide
 
@@ -103,7 +103,7 @@ def test_the_second_best_rate_must_be_better_too(
 def test_a_withdrawn_claim_keeps_its_measurement_and_has_no_verdict(decided: Any, tmp_path: Path) -> None:
     standing = decided(claim(), CLEAR, (0.60, 0.61, 0.62, 0.60, 0.61))
     same = claim(withdrawn="One rate is at the edge of its grid.")
-    withdrawn = judge("two", same, runs_of(same, Frames(tmp_path / "runs", tmp_path)))
+    withdrawn = decide_claim("two", same, Frames(tmp_path / "runs", tmp_path))
     assert (standing.verdict, withdrawn.verdict) == ("confirmed", "withdrawn")
     assert (withdrawn.low, withdrawn.high) == (standing.low, standing.high)
     page = markdown([standing, withdrawn], None)
@@ -114,7 +114,7 @@ def test_a_withdrawn_claim_keeps_its_measurement_and_has_no_verdict(decided: Any
 
 
 def test_what_has_no_runs_is_not_run(tmp_path: Path) -> None:
-    assert judge("one", claim(), runs_of(claim(), Frames(tmp_path, tmp_path))).verdict == "not run"
+    assert decide_claim("one", claim(), Frames(tmp_path, tmp_path)).verdict == "not run"
 
 
 def test_a_column_that_is_not_there_is_named(decided: Any) -> None:
@@ -171,8 +171,8 @@ def test_own_runs_count_without_what_is_kept(decided: Any, tmp_path: Path) -> No
     low, high = (0.60, 0.61, 0.62, 0.60, 0.61), CLEAR
     kept = decided(claim(), high, low)
     (tmp_path / "compare.parquet").unlink()
-    assert judge("one", claim(), runs_of(claim(), Frames(tmp_path / "runs", tmp_path))).verdict == "not run"
-    own = judge("one", claim(), runs_of(claim(), Frames(tmp_path / "runs", None)))
+    assert decide_claim("one", claim(), Frames(tmp_path / "runs", tmp_path)).verdict == "not run"
+    own = decide_claim("one", claim(), Frames(tmp_path / "runs", None))
     assert (own.verdict, own.scores) == (kept.verdict, kept.scores)
     elsewhere = claim(frame="", commands=[], track="cpu", workload="digits")
     assert runs_of(elsewhere, Frames(tmp_path / "runs", None)).empty  # its frame is kept

@@ -10,12 +10,12 @@ import pandas as pd
 import pytest
 import yaml
 
+from archbench.analysis.declared.frames import Frames
+from archbench.analysis.declared.records import read_record, read_records
 from archbench.analysis.findings.__main__ import main
-from archbench.analysis.findings.frames import Frames
 from archbench.analysis.findings.published import Order, Record, Row, in_order
 from archbench.analysis.findings.published_page import OrderVerdict, markdown
 from archbench.analysis.findings.published_verdicts import order_verdict, page_of, row_values, row_verdict
-from archbench.analysis.load.records import read_record, read_records
 from archbench.experiments.runtime.errors import DataError
 from tests import ROOT
 from tests.analysis.findings.test_claims import record as registered

@@ -14,10 +14,10 @@ import pandas as pd
 import pytest
 import yaml
 
+from archbench.analysis.declared.frames import Frames
+from archbench.analysis.declared.records import read_record
 from archbench.analysis.findings.claims import Claim
-from archbench.analysis.findings.frames import Frames
 from archbench.analysis.findings.verdicts import runs_of
-from archbench.analysis.load.records import read_record
 from tests import ROOT
 
 RECORDS = ROOT / "docs" / "findings"

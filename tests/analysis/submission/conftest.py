@@ -10,9 +10,9 @@ import pandas as pd
 import pytest
 import yaml
 
+from archbench.analysis.declared.runs import listed
 from archbench.analysis.submission import study as study_module
 from archbench.analysis.submission import submit
-from archbench.analysis.track.runs import listed
 from tests import SOURCE
 from tests.analysis.submission.toy_study import MODEL, RATES, STUDY, forget_module, train_by_rules
 from tests.experiments import commands

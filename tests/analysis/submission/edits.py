@@ -12,8 +12,8 @@ import pandas as pd
 import pytest
 import yaml
 
+from archbench.analysis.declared.study_frames import study_frame
 from archbench.analysis.files import parquet
-from archbench.analysis.track.frame import study_frame
 from archbench.experiments.tracking import provenance
 from archbench.experiments.tracking.run_files import checksum, file_record
 from tests.analysis.submission.toy_study import forget_module

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from archbench.analysis.declared.runs import listed
 from archbench.analysis.submission import study as study_module
 from archbench.analysis.submission.validate import ValidateConfig, main, reasons
-from archbench.analysis.track.runs import listed
 from archbench.experiments.config.study import RULES
 from tests.analysis.submission.edits import (
     Edit,

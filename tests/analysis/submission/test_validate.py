@@ -11,10 +11,10 @@ import pandas as pd
 import pytest
 import yaml
 
+from archbench.analysis.declared.runs import listed
 from archbench.analysis.submission import study as study_module
 from archbench.analysis.submission import submit
 from archbench.analysis.submission.validate import ValidateConfig, main, reasons
-from archbench.analysis.track.runs import listed
 from archbench.experiments.config.study import RULES
 from tests import SOURCE
 from tests.analysis.submission.toy_study import forget_module, train_by_rules

@@ -10,8 +10,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from archbench.analysis.declared.tracks import check_backbones
 from archbench.analysis.track.__main__ import TrackConfig, main, prepare
-from archbench.analysis.track.rules import check_backbones
 from archbench.experiments.runtime.errors import ConfigError
 from tests.experiments.test_toy_backbone import PYTHON, YAML
 

@@ -8,11 +8,11 @@ from typing import Any
 import pandas as pd
 import pytest
 
+from archbench.analysis.declared.tracks import Track, Workload, read_track
 from archbench.analysis.stats.pairs import UNLEARNED
 from archbench.analysis.track.overview import overview
 from archbench.analysis.track.page import TrackResults, track_markdown
 from archbench.analysis.track.results import both_directions, score_table, tally, unbeaten
-from archbench.analysis.track.rules import Track, Workload, read_track
 
 
 @pytest.fixture

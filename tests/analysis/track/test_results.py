@@ -11,14 +11,15 @@ from typing import Any
 import pandas as pd
 import pytest
 
+from archbench.analysis.declared import runs as declared_runs
+from archbench.analysis.declared.scored_runs import newest_settings, scored_runs, with_score
+from archbench.analysis.declared.tracks import Track, Workload, read_track
+from archbench.analysis.declared.tuning import rate_rows, write_rates
 from archbench.analysis.track import __main__ as command
-from archbench.analysis.track.__main__ import Part, TrackConfig, track_results
+from archbench.analysis.track.__main__ import TrackConfig, track_results
 from archbench.analysis.track.overview import overview
 from archbench.analysis.track.page import fill_page, track_markdown
-from archbench.analysis.track.results import held_out, newest_settings, scored_runs, with_score
-from archbench.analysis.track.rules import Track, Workload, read_track
-from archbench.analysis.track.runs import missing
-from archbench.analysis.track.tuning import rate_rows, write_rates
+from archbench.analysis.track.results import held_out
 
 
 @pytest.fixture
@@ -106,18 +107,22 @@ def test_rates_are_trained_until_the_search_of_each_model_ends(
     rows: list[dict[str, Any]] = []
     trained = []
 
-    def stage(part: Part, study: str, workload: str, backbones: list[str], overrides: list[str]) -> int:
-        assert (study, workload) == (track.rates_study, "parity")
-        rates = [word.partition("=")[2] for word in overrides if word.startswith("optimizer.")] or ["0.003"]
-        trained.append(f"{','.join(backbones)} {rates[0]}")
-        trials = [(b, float(r), s) for b in backbones for r in rates[0].split(",") for s in (100, 101)]
+    def train(words: list[str], name: str) -> int:
+        chosen = dict(word.split("=", 1) for word in words if "=" in word)
+        assert (chosen["study"], chosen[track.group]) == (track.rates_study, "parity")
+        backbones, rates = chosen["backbone"], chosen.get("optimizer.learning_rate", "0.003")
+        trained.append(f"{backbones} {rates}")
+        trials = [
+            (b, float(r), s) for b in backbones.split(",") for r in rates.split(",") for s in (100, 101)
+        ]
         rows.extend(
             row(**tuning, backbone=b, learning_rate=r, seed=s, validation=searched_losses(r, s))
             for b, r, s in trials
         )
         return len(trials)
 
-    monkeypatch.setattr(command, "_stage", stage)
+    for module in (command, declared_runs):
+        monkeypatch.setattr(module, "train_missing", train)
     monkeypatch.setattr(command, "track_frame", lambda *_: pd.DataFrame(rows))
     part = replace(
         command.prepare(TrackConfig(track="cpu", runs=str(tmp_path))),
@@ -127,24 +132,6 @@ def test_rates_are_trained_until_the_search_of_each_model_ends(
     assert trained == rounds
     best = write_rates(track, pd.DataFrame(rows), tmp_path)
     assert best[["learning_rate", "rates", "edge"]].values.tolist() == [choice] * 2
-
-
-def test_runs_that_ended_or_were_refused_are_not_missing() -> None:
-    status = [
-        "done",
-        "stored",
-        "stored: diverged",
-        "diverged: nan",
-        "refused",
-        "failed: disk",
-        "missing",
-        "begun",
-    ]
-    assert missing(pd.DataFrame({"status": status}))["status"].tolist() == [
-        "failed: disk",
-        "missing",
-        "begun",
-    ]
 
 
 def test_before_the_first_test_seed_the_page_lists_what_is_not_run(track: Track) -> None:

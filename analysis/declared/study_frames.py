@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pandas as pd
 
+from archbench.analysis.declared.tracks import Track
 from archbench.analysis.load.study import load_history, load_study
 from archbench.analysis.stats.targets.steps_to_loss import validation_curve
-from archbench.analysis.track.rules import Track
 from archbench.experiments.config import CONF
 from archbench.experiments.tracking.results_frame import read_results
 

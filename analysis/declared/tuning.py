@@ -6,12 +6,10 @@ import math
 from pathlib import Path
 
 import pandas as pd
-import yaml
 
-from archbench.analysis.files import write
-from archbench.analysis.rates import chosen
+from archbench.analysis.declared.chosen_rates import write_chosen
+from archbench.analysis.declared.tracks import Track
 from archbench.analysis.stats.learning_rates.choice import ENDED, best_rates, rate_means
-from archbench.analysis.track.rules import Track
 
 
 def rate_rows(track: Track, frame: pd.DataFrame) -> pd.DataFrame:
@@ -44,7 +42,7 @@ def with_tuning(track: Track, runs: pd.DataFrame, frame: pd.DataFrame) -> pd.Dat
     learning rate. They stay empty on workloads that are scored on another evaluation than they are tuned on.
 
     Args:
-        runs: from ``analysis.track.results.scored_runs``, which calls this.
+        runs: from ``analysis.declared.scored_runs.scored_runs``, which calls this.
         frame: all runs of the track.
     """
     columns = ["tuning_validation", "tuning_second_validation"]
@@ -68,6 +66,5 @@ def write_rates(track: Track, frame: pd.DataFrame, runs: Path) -> pd.DataFrame:
     if rows.empty:
         return pd.DataFrame(columns=["task", "backbone", "learning_rate", "edge", "next_rates"])
     rates = best_rates(rows)
-    path = runs / track.rates_folder / "analysis" / "rates.yaml"
-    write(path, yaml.safe_dump(chosen(track.rates_folder, rates), sort_keys=False))
+    write_chosen(runs, track.rates_folder, rates)
     return rates

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pandas as pd
 
+from archbench.analysis.declared.scored_runs import scored_runs
+from archbench.analysis.declared.study_frames import track_frame
+from archbench.analysis.declared.tracks import read_track
 from archbench.analysis.load.study import load_study
-from archbench.analysis.track.frame import track_frame
-from archbench.analysis.track.results import scored_runs
-from archbench.analysis.track.rules import read_track
 from archbench.experiments.tracking.results_frame import NEEDED, read_results
 
 
@@ -43,9 +43,11 @@ class Frames:
         """Return the runs in the folder of a study; empty without the folder."""
         return load_study(self.runs, name) if (self.runs / name).is_dir() else pd.DataFrame()
 
-    def has_file(self, name: str) -> bool:
-        """Return True if there is a stored frame ``NAME.parquet``."""
-        return self.stored is not None and (self.stored / f"{name}.parquet").exists()
+    def declared(self, name: str) -> pd.DataFrame:
+        """Return the runs of a study: stored ones, or those in its folder if only these count; maybe none."""
+        if self.stored is None:
+            return self.study(name)
+        return self.file(name) if (self.stored / f"{name}.parquet").exists() else pd.DataFrame()
 
     def file(self, name: str, needed: Collection[str] = NEEDED) -> pd.DataFrame:
         """Return a stored frame. Raises DataError if it cannot be read or lacks a column of ``needed``."""

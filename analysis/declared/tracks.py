@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from archbench.analysis.declared.tuned_study import TunedStudy
 from archbench.experiments.config import CONF
 from archbench.experiments.config.structured import typed
 from archbench.experiments.config.study import WorkloadConfig
@@ -33,18 +34,10 @@ class Workload(WorkloadConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Track:
+class Track(TunedStudy):
     """A track."""
 
     name: str
-    study: str
-    """Value of ``study=`` for the study with the test seeds."""
-    rates_study: str
-    """Value of ``study=`` for the study with the tuning runs."""
-    folder: str
-    """Name of the study, the folder of its runs."""
-    rates_folder: str
-    """Name of the tuning study."""
     group: str
     """The swept key that chooses the workload."""
     workloads: list[Workload]
@@ -52,14 +45,10 @@ class Track:
     """Its models."""
     seeds: list[int]
     """Test seeds."""
-    learning_rates: list[float]
-    """The rates that every model is tuned with first; with a protocol, empty for the default."""
     tuning_seeds: list[int]
     """Seeds of the tuning runs."""
     protocol: str | None
     """Version of the rules of tuning (``study.protocol``)."""
-    fixed_grid: bool
-    """True if no model has other rates; else the grid of each is extended until its best rate is inside."""
     tuned: bool
     """True if runs read their learning rates from a file that the track writes (``study.tuned``)."""
     stored: str | None
@@ -77,6 +66,11 @@ class Track:
             f"workloads={name}: the track {self.name} has {', '.join(names)}{nearest(name, names)}"
         )
 
+    def words(self, study: str, workload: str, backbones: Sequence[str], *more: str) -> list[str]:
+        """Return the command line of one workload's runs, in the study or in the tuning study."""
+        choice = f"{self.group}={workload}"
+        return ["-m", f"study={study}", choice, f"backbone={','.join(backbones)}", *more]
+
 
 def track_names(roots: Sequence[Path] = (CONF,)) -> list[str]:
     """Return the names of all tracks with YAML files in the folders."""
@@ -92,19 +86,21 @@ def read_track(name: str, config_dir: str = "") -> Track:
         config_dir: a folder of further YAML files, as Hydra's ``--config-dir``.
     """
     roots = [*([Path(config_dir)] if config_dir else []), CONF]
-    study, rates = ("compare", "compare_rates") if name == MAIN else (f"track/{name}", f"track/{name}_rates")
+    study = "compare" if name == MAIN else f"track/{name}"
     path = _find(roots, f"study/{study}.yaml")
     if path is None:
         names = track_names(roots)
         raise ValueError(f"'{name}' is no track{nearest(name, names)}")
-    rates_path = _find(roots, f"study/{rates}.yaml")
+    rates_path = _find(roots, f"study/{study}_rates.yaml")
     if rates_path is None:
-        raise ValueError(f"the track {name} has no conf/study/{rates}.yaml, the study of its tuning runs")
+        raise ValueError(
+            f"the track {name} has no conf/study/{study}_rates.yaml, the study of its tuning runs"
+        )
     tree, rates_tree = read_yaml(path), read_yaml(rates_path)
     params, trials = tree["hydra"]["sweeper"]["params"], rates_tree["hydra"]["sweeper"]["params"]
     group = next((key for key in params if key.startswith("track/")), "task")
     return Track(
-        name=name, study=study, rates_study=rates,
+        name=name, study=study,
         folder=tree["study"]["name"], rates_folder=rates_tree["study"]["name"],
         group=group,
         workloads=[_workload(roots, group, workload_name) for workload_name in _listed(params[group])],
