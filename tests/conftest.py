@@ -1,5 +1,6 @@
 """Every test, and every process that a test starts, uses one thread and no network."""
 
+import gc
 import os
 import sys
 import time
@@ -49,6 +50,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     config.hook.pytest_deselected(items=[item for item in items if item.nodeid not in kept])
     items[:] = chosen
     tiers.sort_files(items, recorded, None if config.getoption("--seconds") is None else tiers.turn())
+
+
+def pytest_collection_finish() -> None:
+    """Take what has been imported from the garbage collector: each run of a model collects, in 0.2 s else."""
+    gc.collect()
+    gc.freeze()
 
 
 _began = time.monotonic()
