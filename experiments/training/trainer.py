@@ -51,6 +51,8 @@ from archbench.experiments.training.parallel.strategy import Strategy
 
 VALIDATION_EXAMPLES = 256
 """Sequences of a validation during training; few, because it runs often."""
+SHORTEST_STEP = 1e-6
+"""Seconds that a step takes at least, so that its speed is finite."""
 
 
 class Trainer:
@@ -232,8 +234,8 @@ class Trainer:
         state.count_step(
             tokens=self.tokens_per_step,
             flops=self.tokens_per_step * self.flops_per_token,
-            # The time of torch.compile has suspensions in it.
-            seconds=max(0.0, self.clock.seconds() - started - compiling),
+            # The time of torch.compile has suspensions in it, and may be more than that of the step.
+            seconds=max(SHORTEST_STEP, self.clock.seconds() - started - compiling),
             data_seconds=data_seconds,
             compile_seconds=compiling,
             processes=collectives.world_size(),

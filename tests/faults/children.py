@@ -1,20 +1,25 @@
-"""Processes that die on purpose, and how often."""
+"""Forked processes, some of which die on purpose, and how often."""
 
 from __future__ import annotations
 
 import functools
+import gc
 import os
 import signal
+import socket
 import sys
 import time
 import traceback
 from collections.abc import Callable
 
 import pytest
+import torch.distributed.checkpoint
+import torch.distributed.fsdp
+import torch.distributed.tensor.parallel  # noqa: F401
 
 from archbench.experiments.runtime.errors import RunError
 from archbench.experiments.training.parallel import collectives
-from tests.experiments.training.parallel.together import environment, free_port
+from tests import ROOT, SOURCE
 from tests.tiers import turn
 
 RECORDING = "FAULT_RECORD" in os.environ
@@ -46,6 +51,7 @@ def fork(work: Callable[[], object]) -> int:
     pid = os.fork()
     if pid:
         return pid
+    gc.freeze()  # what the parent has is not looked through again
     code = 99
     try:
         work()
@@ -56,6 +62,25 @@ def fork(work: Callable[[], object]) -> int:
         traceback.print_exc()
     finally:
         os._exit(code)
+
+
+def free_port() -> int:
+    with socket.socket() as opened:
+        opened.bind(("127.0.0.1", 0))
+        return int(opened.getsockname()[1])
+
+
+def environment(rank: int, size: int, port: int) -> dict[str, str]:
+    """Return the variables that torchrun would set for a process."""
+    words = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": size, "MASTER_PORT": port}
+    path = os.pathsep.join(map(str, (SOURCE, ROOT, ROOT / "tests")))
+    return {
+        **os.environ,
+        **{name: str(value) for name, value in words.items()},
+        "MASTER_ADDR": "127.0.0.1",
+        "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": path,
+    }
 
 
 def in_children(size: int, work: Callable[[int], object], seconds: float = 300) -> list[int]:

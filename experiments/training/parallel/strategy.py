@@ -151,12 +151,13 @@ class Strategy:
         rounded = MixedPrecisionPolicy(
             param_dtype=torch.bfloat16, reduce_dtype=torch.float32, cast_forward_inputs=False
         )
+        mesh = self.dims.sharding_mesh()  # a new object with each call, which takes milliseconds
         for part in [*self.blocks, self.model]:
             low = self.low_precision and part is not self.model
             fully_shard(
                 part,
-                mesh=self.dims.sharding_mesh(),
-                shard_placement_fn=lambda parameter: self._division(names[parameter], parameter),
+                mesh=mesh,
+                shard_placement_fn=lambda each: self._division(names[each], each, parts=mesh.shape[-1]),
                 mp_policy=rounded if low else MixedPrecisionPolicy(),
                 ignored_params=ignored,
             )
@@ -167,15 +168,14 @@ class Strategy:
             register_fsdp_forward_method(part, "step")
         register_fsdp_forward_method(self.model, "start")
 
-    def _division(self, name: str, parameter: nn.Parameter) -> Shard | None:
-        """Return the dimension on which FSDP divides a parameter; None for the first.
+    def _division(self, name: str, parameter: nn.Parameter, *, parts: int) -> Shard | None:
+        """Return the dimension on which FSDP divides a parameter into parts; None for the first.
 
         A stack of 8 experts among 64 processes would be padded to 64 experts, and all of them sent: another
         dimension is divided, one that leaves no rest. Raises ConfigError where a large parameter has none.
         """
         from torch.distributed.tensor import Shard
 
-        parts = self.dims.sharding_mesh().shape[-1]
         if is_dtensor(parameter.data) or len(parameter) >= parts:
             return None
         divisible = next((Shard(dim) for dim, size in enumerate(parameter.shape) if size % parts == 0), None)

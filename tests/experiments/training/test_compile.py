@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import json
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from torch._dynamo.utils import counters
 
 from archbench.experiments.config.schema import TrainerConfig
 from archbench.experiments.runtime.errors import ConfigError
+from archbench.experiments.training import trainer
 from tests.experiments import commands
 
 WORDS = (*commands.TINY, *commands.RECALL, "trainer.log_every=1", "budget.tokens=768", "optimizer.ema=0.9")
@@ -34,11 +36,15 @@ def check_same(*words: str, runs: Path) -> Path:
     return folder
 
 
+def use_backend(monkeypatch: pytest.MonkeyPatch, backend: str, **more: bool) -> None:
+    """Trace for a compiler, but do not generate code, which takes most of a minute."""
+    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend=backend, **more))
+
+
 def test_blocks_are_traced_whole_and_their_time_is_told_apart(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Without generating code, which takes most of a minute."""
-    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="eager", fullgraph=True))
+    use_backend(monkeypatch, "eager", fullgraph=True)
     counters.clear()
     folder = check_same("backbone=decoder", runs=tmp_path)
     assert counters["stats"]["unique_graphs"] >= 1
@@ -51,20 +57,39 @@ def test_blocks_are_traced_whole_and_their_time_is_told_apart(
     assert kernels["blocks"] == "compiled"
 
 
+def title(words: tuple[str, ...]) -> str:
+    return "-".join(word.partition("=")[2] for word in words)
+
+
 @pytest.mark.full
 @pytest.mark.parametrize(
     "words",
-    [
-        ("backbone=mamba",),
-        ("backbone=s4",),
-        ("backbone=moe",),
-        ("backbone=encoder_decoder",),
-        ("backbone=decoder", "parallel.activation_checkpointing=block"),
-    ],
-    ids=lambda words: "-".join(word.partition("=")[2] for word in words),
+    [("backbone=mamba",), ("backbone=decoder", "parallel.activation_checkpointing=block")],
+    ids=title,
 )
 def test_compiled_blocks_give_the_same_losses(tmp_path: Path, words: tuple[str, ...]) -> None:
     check_same(*words, runs=tmp_path)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    "words", [("backbone=s4",), ("backbone=moe",), ("backbone=encoder_decoder",)], ids=title
+)
+def test_traced_blocks_give_the_same_losses(
+    tmp_path: Path, words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Forward and backward are traced and run operation by operation."""
+    use_backend(monkeypatch, "aot_eager")
+    check_same(*words, runs=tmp_path)
+
+
+def test_a_step_that_compiles_longer_than_it_takes_has_a_speed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PyTorch counts some of its time twice."""
+    monkeypatch.setattr(trainer, "compile_seconds", itertools.count(0, 100).__next__)
+    folder = commands.train(*WORDS, f"runs={tmp_path}")
+    assert all(row["tokens_per_second"] > 0 for row in commands.rows(folder) if row["kind"] == "train")
 
 
 def test_without_a_compiler_it_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
