@@ -17,7 +17,7 @@ from archbench.experiments.simulate.step import PARTS, Simulation, simulate
 from archbench.experiments.simulate.traffic import Exchange
 from archbench.experiments.training.parallel import strategy
 from tests.experiments import commands
-from tests.experiments.training.parallel.together import environment, free_port
+from tests.faults.children import environment, free_port
 
 WORDS = ("task=text", "task.sequence_length=64", "budget=smoke", "budget.batch_size=8", "device=cpu")
 SHARDED = (*WORDS, "parallel=fsdp")

@@ -1,14 +1,10 @@
-"""The work of each process of ``test_divided_evaluation``: ``python -m ... FILE CASES``.
+"""The work of each process of ``test_divided_evaluation``.
 
-Each case is a list of words, joined by commas. The file gets, for each case, what a model divided by fsdp and
-a whole one with the same weights score and write.
+For each case: what a model divided by fsdp and a whole one with the same weights score and write.
 """
 
 from __future__ import annotations
 
-import json
-import sys
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,11 +16,10 @@ from archbench.experiments.objectives.decoding.sampling import SamplingConfig
 from archbench.experiments.objectives.objective import Objective
 from archbench.experiments.run.plan import plan
 from archbench.experiments.run.run import build, build_model
+from archbench.experiments.run.settings import Settings
 from archbench.experiments.runtime.device import inference
-from archbench.experiments.training.parallel import collectives
 from archbench.experiments.training.parallel.collectives import is_dtensor
 from archbench.experiments.training.parallel.device_mesh import make_parallel_dims
-from tests.experiments import commands
 
 PROMPTS = ([3, 5, 4], [6, 3])
 
@@ -47,8 +42,7 @@ def found(model: Backbone, objective: Objective, shard: EvaluationShard, *, writ
     }
 
 
-def check(*words: str) -> dict[str, Any]:
-    settings = commands.settings(*words)
+def check(settings: Settings) -> dict[str, Any]:
     planned = plan(settings)
     dims = make_parallel_dims(settings.parallel, "cpu", settings.budget)
     strategy = build(settings, planned, dims).strategy
@@ -59,15 +53,3 @@ def check(*words: str) -> dict[str, Any]:
     gathered = [name for name, x in model.named_parameters() if not is_dtensor(x.data)]
     whole = found(build_model(settings, planned), objective, ALONE, writes=writes)
     return {"divided": divided, "whole": whole, "left gathered": gathered}
-
-
-def main() -> None:
-    collectives.start(torch.device("cpu"))
-    results = {case: check(*case.split(",")) for case in sys.argv[2:]}
-    if collectives.is_rank_zero():
-        Path(sys.argv[1]).write_text(json.dumps(results))
-    collectives.stop()
-
-
-if __name__ == "__main__":
-    main()

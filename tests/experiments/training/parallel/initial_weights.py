@@ -1,7 +1,8 @@
-"""The work of each process of ``test_initial_shards``: ``python -m ... FILE CASES``.
+"""The work of each process of ``test_initial_shards``.
 
-Each case is a list of words, joined by commas. The file gets, for each case, the tensors that differ from
-those of a process that builds the whole model, and the MiB that building the parts took at most.
+For each case: the tensors that differ from those of a process that builds the whole model, and the MiB that
+building the parts took at most. These are measured by the command, ``python -m ... FILE CASES``, in a process
+that does not share memory with tests. Each case is there a list of words, joined by commas.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from torch import Tensor, nn
 from archbench.architectures.backbone import Backbone
 from archbench.experiments.run.plan import plan
 from archbench.experiments.run.run import build, build_model
+from archbench.experiments.run.settings import Settings
 from archbench.experiments.runtime.errors import ConfigError
 from archbench.experiments.training.parallel import collectives
 from archbench.experiments.training.parallel.collectives import is_dtensor
@@ -49,8 +51,7 @@ def forget_peak() -> None:
     Path("/proc/self/clear_refs").write_text("5")
 
 
-def check(*words: str) -> dict[str, Any]:
-    settings = commands.settings(*words)
+def check(settings: Settings) -> dict[str, Any]:
     planned = plan(settings)
     dims = make_parallel_dims(settings.parallel, "cpu", settings.budget)
     forget_peak()
@@ -105,9 +106,7 @@ def write_through_a_view() -> dict[str, Any]:
 
 def main() -> None:
     collectives.start(torch.device("cpu"))
-    found = {
-        case: write_through_a_view() if case == "view" else check(*case.split(",")) for case in sys.argv[2:]
-    }
+    found = {case: check(commands.settings(*case.split(","))) for case in sys.argv[2:]}
     if collectives.is_rank_zero():
         Path(sys.argv[1]).write_text(json.dumps(found))
     collectives.stop()

@@ -1,12 +1,10 @@
-"""The work of each process of ``test_sharded_files``: ``python -m ... FOLDER``.
+"""The work of each process of ``test_sharded_files``.
 
 It divides tensors in every way that we train with, writes them, and reads them again, divided and whole.
 """
 
 from __future__ import annotations
 
-import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -62,9 +60,7 @@ def different(found: dict[str, Tensor], expected: dict[str, Tensor]) -> list[str
     return [name for name, tensor in expected.items() if not torch.equal(whole(found[name]), tensor)]
 
 
-def main() -> None:
-    folder = Path(sys.argv[1])
-    collectives.start(torch.device("cpu"))
+def check(folder: Path) -> dict[str, Any]:
     group = collectives.background_group()
     tensors, expected = divided()
     sharded_files.FILE_BYTES = 60  # several files of each process
@@ -83,16 +79,13 @@ def main() -> None:
         for name, tensor in sharded_files.stored(folder / "shards").items()
     }
     sharded_files.read_into(folder / "shards", alone)
-    found: dict[str, Any] = {
+    return {
         "written": [each[0] for each in written],
         "different": different(again, expected),
         "different where read whole": different(alone, expected),
         "unknown": sorted(alone.keys() - expected.keys()),
         "refused": refusals(folder, parts, numbers, group),
     }
-    if collectives.is_rank_zero():
-        (folder / "found.json").write_text(json.dumps(found))
-    collectives.stop()
 
 
 def refusals(folder: Path, parts: Any, numbers: Any, group: Any) -> list[str]:
@@ -109,7 +102,3 @@ def refusals(folder: Path, parts: Any, numbers: Any, group: Any) -> list[str]:
         except Exception as error:
             said.append(f"{type(error).__name__}: {error}")
     return said
-
-
-if __name__ == "__main__":
-    main()

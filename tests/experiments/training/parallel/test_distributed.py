@@ -25,6 +25,7 @@ from tests.experiments.training.parallel.together import (
     start_together,
     train_together,
 )
+from tests.tiers import fast_only
 
 Case = tuple[str, tuple[str, ...]]
 """The name of a setting, and words on how it is divided."""
@@ -92,50 +93,38 @@ RECOMPUTED = ("parallel.activation_checkpointing=block",)
 CUT = ("parallel=tensor",)
 SHARED = ("parallel=ddp", "parallel.expert=2")
 FSDP, DDP = ("parallel=fsdp",), ("parallel=ddp",)
-QUICK = [
-    *((name, FSDP) for name in ("encoder_decoder", "mamba", "s4", "average")),
-    *((name, DDP) for name in ("decoder", "bias")),
+TWO = [
+    *((family, DDP) for family in commands.BACKBONES),
+    *((family, FSDP) for family in commands.BACKBONES),
+    *((name, DDP) for name in ("bias", "micro-batches", "readout", "tied")),
+    *((name, FSDP) for name in ("few-experts", "micro-batches", "average", "readout", "forgetting", "depths",
+                                "tied", "learned")),
     ("bias", (*FSDP, *RECOMPUTED)),
-    ("bias", SHARED),
-    ("given", CUT),
-]
-"""By two processes."""
-EXACT = [name for name in SETTINGS if name != "muon"]
-REST = [
-    *((name, DDP) for name in EXACT),
-    *((name, FSDP) for name in EXACT),
     ("encoder_decoder", (*FSDP, *RECOMPUTED)),
-    ("encoder", CUT),
-    ("canon", CUT),
-    ("forgetting", CUT),
-    ("depths", CUT),
-    ("moe", SHARED),
+    *((name, CUT) for name in ("encoder", "given", "canon", "forgetting", "depths")),
+    *((name, SHARED) for name in ("bias", "moe", "average-experts")),
     ("moe", (*FSDP, "parallel.expert=2")),
-    ("average-experts", SHARED),
-]
+]  # fmt: skip
+"""By two processes: each family by each strategy, and what divides otherwise than these."""
 COMPILED = [
     (name, (*words, "trainer.compile=blocks"))
     for name, words in (("decoder", DDP), ("decoder", FSDP), ("given", CUT), ("moe", SHARED))
 ]
-FULL = [*QUICK, *(case for case in REST if case not in QUICK)]
-"""By two."""
 REPLICATED = (*FSDP, "parallel.replicate=2")
 FOUR = [
-    ("bias", DDP),
-    ("encoder_decoder", FSDP),
-    ("mamba", FSDP),
     ("moe", SHARED),
     ("canon", CUT),
     ("moe", (*DDP, "parallel.expert=4")),
     ("given", (*FSDP, "parallel.tensor=4")),
     ("canon", (*REPLICATED, "parallel.tensor=2")),
-    ("average", REPLICATED),
     ("few-experts", FSDP),
     ("micro-batches", REPLICATED),
-    ("moe", (*REPLICATED, "parallel.expert=2")),
-    ("given", (*REPLICATED, "parallel.tensor=2")),
 ]
-"""What four divide otherwise than two, and one of each division that two have too."""
+"""What four divide otherwise than two; more divisions are in ``HOPS``."""
+RESUMED: dict[Case, int] = {("average", FSDP): 2, ("bias", SHARED): 1, ("given", CUT): 3}
+"""Cases that are resumed, and after which step."""
+LAST = (f"trainer.checkpoint_every={STEPS}",)
+"""One checkpoint for a run that is not resumed."""
 ROUNDED = ("device.precision=bf16",)
 STACKS = ("decoder", "moe", "mamba", "s4", "deltanet", "falcon_h1")
 """Families of one stack, whose sums are taken in one order by one process and by several."""
@@ -157,13 +146,15 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
 
     @functools.cache
     def trained(name: str) -> Path:
-        return commands.train(*words_of(name), f"runs={tmp_path_factory.mktemp('alone')}")
+        return commands.train(*words_of(name), *LAST, f"runs={tmp_path_factory.mktemp('alone')}")
 
     return trained
 
 
 def several(size: int, cases: list[Case], desk: Path) -> dict[str, Path]:
-    named: Cases = {title(case): (*words_of(case[0]), *case[1]) for case in cases}
+    named: Cases = {
+        title(case): (*words_of(case[0]), *case[1], *(() if case in RESUMED else LAST)) for case in cases
+    }
     return train_together(size, named, desk)
 
 
@@ -199,12 +190,6 @@ def two(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 
 
 @pytest.fixture(scope="module")
-def all_by_two(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Together:
-    """Apart from ``two``, so that no test waits for all of them."""
-    return Together(2, request, tmp_path_factory)
-
-
-@pytest.fixture(scope="module")
 def four(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Together:
     return Together(4, request, tmp_path_factory)
 
@@ -217,9 +202,9 @@ def tensors(folder: Path, file: str) -> dict[str, torch.Tensor]:
     return whole_tensors(commands.newest_checkpoint(folder), file)
 
 
-def check_same(found: Path, expected: Path) -> None:
+def check_same(found: Path, expected: Path, steps: int = STEPS) -> None:
     """The same run, but for rounding: losses, gradient norms, weights, moments, metrics."""
-    assert len(losses(found)) == STEPS
+    assert len(losses(found)) == steps
     assert losses(found) == pytest.approx(losses(expected), rel=TOLERANCE)
     norms = [[row["grad_norm"] for row in commands.rows(f) if "grad_norm" in row] for f in (found, expected)]
     assert norms[0] == pytest.approx(norms[1], rel=1e-4)
@@ -243,51 +228,40 @@ def check_same(found: Path, expected: Path) -> None:
 
 
 @pytest.mark.fast
-def test_two_processes_under_fsdp_do_what_one_does(alone: Callable[[str], Path], tmp_path: Path) -> None:
-    """The fast tier's only run by several processes: sharded, with an average of the weights."""
-    case = ("average", FSDP)
-    check_same(several(2, [case], tmp_path)[title(case)], alone("average"))
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("case", QUICK, ids=title)
+@pytest.mark.parametrize("case", fast_only(TWO, [("average", FSDP)]), ids=title)
 def test_two_processes_do_what_one_does(alone: Callable[[str], Path], two: Together, case: Case) -> None:
+    """In the fast tier the only run by several processes is sharded, with an average of the weights."""
+    expected = alone(case[0])  # first, so that what it imports is there in both
     (folder,) = two(case).values()
-    check_same(folder, alone(case[0]))
+    check_same(folder, expected)
     processes = json.loads((folder / "provenance.json").read_text())["kernels"]["processes"]
     assert processes.startswith("2 processes, " + ("ddp" if "parallel=ddp" in case[1] else "fsdp"))
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("case", FULL[len(QUICK) :], ids=title)
-def test_two_processes_do_what_one_does_in_all_ways(
-    alone: Callable[[str], Path], all_by_two: Together, case: Case
-) -> None:
-    check_same(all_by_two(case)[title(case)], alone(case[0]))
-
-
-@pytest.mark.full
 @pytest.mark.parametrize("case", [("muon", DDP), ("muon", FSDP)], ids=title)
 def test_two_processes_do_what_one_does_with_muon(
-    alone: Callable[[str], Path], all_by_two: Together, case: Case
+    alone: Callable[[str], Path], two: Together, case: Case
 ) -> None:
     """To the bfloat16 in which Muon makes a matrix orthogonal: of whole matrices, not of the shards."""
-    found, expected = losses(all_by_two(case)[title(case)]), losses(alone("muon"))
+    found, expected = losses(two(case)[title(case)]), losses(alone("muon"))
     assert len(found) == STEPS
     assert found == pytest.approx(expected, rel=5e-4)
 
 
 @pytest.mark.full
 def test_compiled_blocks_do_what_one_process_does_without(
-    alone: Callable[[str], Path], tmp_path: Path
+    alone: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Forward and backward are traced as for a compiler, and run without generating code (test_compile)."""
+    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="aot_eager"))
     folders = several(2, COMPILED, tmp_path)
     for case in COMPILED:
         check_same(folders[title(case)], alone(case[0]))
 
 
 @pytest.mark.full
-def test_rounded_weights_are_those_of_autocast(tmp_path: Path) -> None:
+def test_rounded_weights_are_those_of_autocast(alone: Callable[[str], Path], tmp_path: Path) -> None:
     """Gathered in bfloat16 by two processes, against autocast in one that computes the same rows at once.
 
     The first losses are equal but for sums in another order; what rounds differently later does not add up.
@@ -297,12 +271,12 @@ def test_rounded_weights_are_those_of_autocast(tmp_path: Path) -> None:
     found = several(2, cases, tmp_path / "two")
     for family, case in zip(families, cases, strict=True):
         folder = found[title(case)]
-        words = (*words_of(family), *ROUNDED, "budget.micro_batch_size=2")
+        words = (*words_of(family), *ROUNDED, *LAST, "budget.micro_batch_size=2")
         expected = losses(commands.train(*words, f"runs={tmp_path / 'one'}"))
         assert losses(folder) == pytest.approx(expected, rel=5e-3), family
         if family in STACKS:
             assert losses(folder)[:2] == pytest.approx(expected[:2], rel=TOLERANCE), family
-        plain = losses(commands.train(*words_of(family), f"runs={tmp_path / 'float32'}"))
+        plain = losses(alone(family))
         assert losses(folder) == pytest.approx(plain, rel=0.02), family
         assert losses(folder) != pytest.approx(plain, rel=TOLERANCE), family
 
@@ -310,12 +284,13 @@ def test_rounded_weights_are_those_of_autocast(tmp_path: Path) -> None:
 @pytest.mark.full
 @pytest.mark.parametrize("case", FOUR, ids=title)
 def test_four_processes_do_what_one_does(alone: Callable[[str], Path], four: Together, case: Case) -> None:
-    check_same(four(case)[title(case)], alone(case[0]))
+    expected = alone(case[0])
+    check_same(four(case)[title(case)], expected)
 
 
 def test_blocks_computed_again_give_the_same_bits(alone: Callable[[str], Path], tmp_path: Path) -> None:
     """Losses of experts and counts of their tokens are not added twice."""
-    again = commands.train(*words_of("bias"), *RECOMPUTED, f"runs={tmp_path}")
+    again = commands.train(*words_of("bias"), *LAST, *RECOMPUTED, f"runs={tmp_path}")
     assert commands.untimed(again) == commands.untimed(alone("bias"))
 
 
@@ -335,36 +310,8 @@ def rewind(folder: Path, step: int) -> None:
             shutil.rmtree(path)
 
 
-@pytest.mark.full
-@pytest.mark.parametrize("then", [(), (2,)], ids=["one", "two, one"])
-def test_a_checkpoint_of_four_goes_on_with_fewer(
-    alone: Callable[[str], Path], tmp_path: Path, then: tuple[int, ...]
-) -> None:
-    """Moments and averages go along. Four do what one does, from the first step to the last."""
-    words = (*words_of("average"), "parallel=fsdp")
-    begun = train_together(4, {"begun": words}, tmp_path / "desk4")["begun"]
-    check_same(begun, alone("average"))
-    for size in then:
-        begun = rewound(begun, tmp_path / str(size), 5)
-        train_together(size, {"on": (*words, f"runs={tmp_path / str(size)}")}, tmp_path / f"desk{size}")
-        check_same(begun, alone("average"))
-    last = rewound(begun, tmp_path / "one", 10)
-    commands.train(*words_of("average"), f"runs={tmp_path / 'one'}")
-    check_same(last, alone("average"))
-
-
-@pytest.mark.full
-def test_a_checkpoint_of_two_goes_on_with_four(
-    alone: Callable[[str], Path], two: Together, tmp_path: Path
-) -> None:
-    begun = rewound(two(("average", FSDP))["average-fsdp"], tmp_path / "four", 5)
-    words = (*words_of("average"), "parallel=fsdp", f"runs={tmp_path / 'four'}")
-    train_together(4, {"on": words}, tmp_path / "desk")
-    check_same(begun, alone("average"))
-
-
 HOPS = {
-    "average": ((1, ()), (2, FSDP), (4, REPLICATED), (1, ())),
+    "average": ((4, FSDP), (2, FSDP), (4, REPLICATED), (1, ())),
     "given": ((2, CUT), (4, (*REPLICATED, "parallel.tensor=2")), (1, ()), (2, DDP)),
     "average-experts": ((2, SHARED), (1, ()), (4, (*REPLICATED, "parallel.expert=2")), (2, FSDP)),
 }
@@ -376,24 +323,23 @@ HOPS = {
 def test_a_run_is_handed_from_one_division_to_the_next(
     alone: Callable[[str], Path], tmp_path: Path, name: str
 ) -> None:
-    """Each goes on from the middle of what the one before did, at step 5, then 10, then 15."""
+    """Each goes on from the middle of what the one before did, at step 1, then 2, then 3."""
     words = (*words_of(name), f"runs={tmp_path / 'runs'}")
     folder = commands.settings(*words).folder
     for hop, (size, layout) in enumerate(HOPS[name]):
         if hop:
-            rewind(folder, 5 * hop)
+            rewind(folder, hop)
         train_together(size, {"on": (*words, *layout)}, tmp_path / f"desk{hop}")
     check_same(folder, alone(name))
     said = (folder / "train.log").read_text()
-    assert all(f"resumed at step {step}" in said for step in (5, 10, 15))
+    assert all(f"resumed at step {step}" in said for step in (1, 2, 3))
 
 
 @pytest.mark.full
 def test_as_many_processes_resume_bit_for_bit(two: Together, tmp_path: Path) -> None:
-    cases: dict[Case, int] = {("average", FSDP): 10, ("bias", SHARED): 5, ("given", CUT): 15}
-    before = two(*cases)
+    before = two(*RESUMED)
     copies, again = {}, {}
-    for number, (case, step) in enumerate(cases.items()):
+    for number, (case, step) in enumerate(RESUMED.items()):
         runs, name = tmp_path / str(number), title(case)
         copies[name] = rewound(before[name], runs, step)
         setting, words = case
@@ -407,10 +353,10 @@ def test_as_many_processes_resume_bit_for_bit(two: Together, tmp_path: Path) -> 
 
 
 @pytest.mark.full
-def test_a_signal_to_one_process_stops_all_at_the_same_step(
-    alone: Callable[[str], Path], tmp_path: Path
-) -> None:
-    words = (*words_of("decoder"), "parallel=fsdp", f"runs={tmp_path}")
+def test_a_signal_to_one_process_stops_all_at_the_same_step(tmp_path: Path) -> None:
+    steps = 20
+    long = (*words_of("decoder"), f"budget.tokens={steps * 4 * 32}", "trainer.checkpoint_every=5")
+    words = (*long, "parallel=fsdp", f"runs={tmp_path}")
     folder = commands.settings(*words).folder
     processes = start_together(2, *words)
     until = time.monotonic() + 120
@@ -420,6 +366,6 @@ def test_a_signal_to_one_process_stops_all_at_the_same_step(
     assert [code for code, _, _ in ended(processes, 300)] == [75, 75]
     stopped = commands.result(folder)
     assert stopped["status"] == "preempted"
-    assert commands.newest_step(folder) == stopped["training"]["steps"] < STEPS
+    assert commands.newest_step(folder) == stopped["training"]["steps"] < steps
     commands.train(*words)  # by one process
-    check_same(folder, alone("decoder"))
+    check_same(folder, commands.train(*long, f"runs={tmp_path / 'alone'}"), steps)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 
 from tests.experiments import commands
-from tests.experiments.training.parallel.together import run_together
+from tests.experiments.training.parallel.divided_evaluation import check
+from tests.experiments.training.parallel.together import found_together
 
-MODULE = "tests.experiments.training.parallel.divided_evaluation"
 FAMILIES = (
     "decoder",
     "moe",
@@ -26,16 +25,23 @@ FAMILIES = (
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("processes", [2, 4])
-def test_divided_models_score_and_write_what_whole_ones_do(processes: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("processes", "families"), [(2, FAMILIES), (4, ("moe", "hybrid", "encoder_decoder"))], ids=["2", "4"]
+)
+def test_divided_models_score_and_write_what_whole_ones_do(
+    processes: int, families: tuple[str, ...], tmp_path: Path
+) -> None:
     """Nine examples are not as many for each process: one that has fewer repeats its last pass."""
-    words = {name: ",".join([*commands.TINY, *commands.RECALL, f"backbone={name}", "parallel=fsdp"])
-             for name in FAMILIES}  # fmt: skip
-    run_together(processes, MODULE, str(tmp_path / "found.json"), *words.values(), seconds=600)
-    found = json.loads((tmp_path / "found.json").read_text())
-    for name, case in words.items():
-        divided, whole = found[case]["divided"], found[case]["whole"]
-        assert found[case]["left gathered"] == [], name
+    cases = {
+        name: commands.settings(*commands.TINY, *commands.RECALL, f"backbone={name}", "parallel=fsdp")
+        for name in families
+    }
+    found = found_together(
+        processes, tmp_path, lambda: {name: check(settings) for name, settings in cases.items()}
+    )
+    for name in cases:
+        divided, whole = found[name]["divided"], found[name]["whole"]
+        assert found[name]["left gathered"] == [], name
         assert divided["texts"] == whole["texts"], name
         assert bool(whole["texts"]) == (name not in ("encoder", "masked_diffusion")), name
         assert divided["metrics"].keys() == whole["metrics"].keys(), name

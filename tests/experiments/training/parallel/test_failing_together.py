@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,14 @@ from archbench.experiments.runtime.errors import ConfigError
 from archbench.experiments.runtime.machine import ProcessRank, process_rank
 from archbench.experiments.runtime.run_lock import RunLock
 from archbench.experiments.train import train as train_command
-from tests import SOURCE
 from tests.experiments import commands
-from tests.experiments.training.parallel.together import WORDS, ended, start_together
+from tests.experiments.training.parallel.together import (
+    STEPS,
+    WORDS,
+    commands_together,
+    ended,
+    start_together,
+)
 
 DECODER = (*WORDS, *commands.RECALL, "backbone=decoder")
 
@@ -48,7 +54,7 @@ FAULTS = {
         "if not self.training: output.logits_BTV = output.logits_BTV * torch.nan",
         4,
         "diverged",
-        20,
+        STEPS,
         "validation: the model's outputs are not finite",
     ),
 }
@@ -61,8 +67,7 @@ def test_one_process_that_fails_ends_all(
 ) -> None:
     (tmp_path / "faulty.py").write_text(FAULTY.replace("{fault}", fault))
     words = (*DECODER, "backbone._target_=faulty.Faulty", f"runs={tmp_path / 'runs'}")
-    paths = f"{tmp_path}:{commands.ROOT}"
-    found = ended(start_together(2, *words, PYTHONPATH=paths), 300)
+    found = commands_together(2, tmp_path, *words, prepare=lambda rank: sys.path.insert(0, str(tmp_path)))
     assert [each[0] for each in found] == [code, code], found
     assert sum(err.count("error: ") for _, _, err in found) == 1, found
     assert said in "".join(err for _, _, err in found)
@@ -102,9 +107,9 @@ def test_a_step_left_out_and_a_save_that_fails_are_survived_together(tmp_path: P
     """The loss is no number in the second process, and it cannot write the moments of the checkpoint of
     step 5, nor the weights when it tries again."""
     (tmp_path / "survivable.py").write_text(SURVIVABLE)
-    words = (*DECODER, "backbone._target_=survivable.Survivable", f"runs={tmp_path / 'runs'}")
-    more = {"PYTHONPATH": f"{tmp_path}:{SOURCE}"}
-    found = ended(start_together(2, *words, "parallel=fsdp", "trainer.non_finite=skip", **more), 300)
+    long = ("budget.tokens=2560", "trainer.checkpoint_every=5", "trainer.non_finite=skip", "parallel=fsdp")
+    words = (*DECODER, *long, "backbone._target_=survivable.Survivable", f"runs={tmp_path / 'runs'}")
+    found = commands_together(2, tmp_path, *words, prepare=lambda rank: sys.path.insert(0, str(tmp_path)))
     assert [code for code, _, _ in found] == [0, 0], found
     said = "".join(out for _, out, _ in found)
     assert said.count("loss is nan at step 3: left out") == said.count("training goes on (1 of 3") == 1, said
@@ -118,7 +123,7 @@ def test_a_step_left_out_and_a_save_that_fails_are_survived_together(tmp_path: P
 
 @pytest.mark.full
 def test_a_run_that_is_being_written_is_refused_by_all_once(tmp_path: Path) -> None:
-    words = (*DECODER, f"runs={tmp_path}")
+    words = (*DECODER, f"runs={tmp_path / 'runs'}")
     with RunLock(commands.settings(*words).folder):
         found = ended(start_together(2, *words), 300)
     assert [code for code, _, _ in found] == [7, 7], found
@@ -145,7 +150,8 @@ def test_a_run_that_is_being_written_is_refused_by_all_once(tmp_path: Path) -> N
     ids=["batch", "layer", "norms", "values", "pairs", "processes", "both", "experts", "auto"],
 )
 def test_what_cannot_be_divided_is_refused_once(tmp_path: Path, words: tuple[str, ...], said: str) -> None:
-    found = ended(start_together(2, *WORDS, *commands.RECALL, *words, f"runs={tmp_path}"), 300)
+    runs = f"runs={tmp_path / 'runs'}"
+    found = commands_together(2, tmp_path, *WORDS, *commands.RECALL, *words, runs)
     assert [code for code, _, _ in found] == [2, 2], found
     assert sum(err.count(said) for _, _, err in found) == 1, found
 

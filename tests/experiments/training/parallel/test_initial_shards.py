@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.experiments import commands
-from tests.experiments.training.parallel.together import run_together
+from tests.experiments.training.parallel import initial_weights
+from tests.experiments.training.parallel.together import ended, found_together, start_together
 
-MODULE = "tests.experiments.training.parallel.initial_weights"
 GIVEN = ("scale.targets=null", "backbone.d_model=32", "backbone.d_ff=64", "backbone.attention.num_kv_heads=4")
 FSDP, DDP = ("parallel=fsdp",), ("parallel=ddp",)
 LAYOUTS = {
@@ -32,21 +31,17 @@ LAYOUTS = {
 BIG = ("backbone=decoder", *FSDP, "scale.targets=null", "backbone.d_model=512", "backbone.num_layers=8")
 
 
-def words(*more: str) -> str:
+def words(*more: str) -> tuple[str, ...]:
     task = () if any(word.startswith("task=") for word in more) else commands.RECALL
-    return ",".join([*commands.TINY, *task, *more])
+    return (*commands.TINY, *task, *more)
 
 
-def built(size: int, file: Path, *cases: str) -> dict[str, Any]:
-    run_together(size, MODULE, str(file), *cases, seconds=600)
-    return json.loads(file.read_text())
-
-
-def check(size: int, file: Path, layouts: dict[str, tuple[str, ...]]) -> None:
-    cases = {name: words(*more) for name, more in layouts.items()}
-    found = built(size, file, *cases.values())
-    for name, case in cases.items():
-        result = found[case]
+def check(size: int, desk: Path, layouts: dict[str, tuple[str, ...]]) -> None:
+    cases = {name: commands.settings(*words(*more)) for name, more in layouts.items()}
+    found = found_together(
+        size, desk, lambda: {name: initial_weights.check(settings) for name, settings in cases.items()}
+    )
+    for name, result in found.items():
         assert result["different"] == [], name
         assert result["other attributes"] == [], name
         assert result["same names"], name
@@ -56,7 +51,7 @@ def check(size: int, file: Path, layouts: dict[str, tuple[str, ...]]) -> None:
 
 @pytest.mark.full
 def test_two_processes_keep_their_parts_of_the_same_weights(tmp_path: Path) -> None:
-    check(2, tmp_path / "found.json", LAYOUTS)
+    check(2, tmp_path, LAYOUTS)
 
 
 @pytest.mark.full
@@ -64,21 +59,24 @@ def test_four_processes_keep_their_parts_of_the_same_weights(tmp_path: Path) -> 
     more = {"tensor-4": ("backbone=decoder", *FSDP, "parallel.tensor=4", *GIVEN)}
     names = ("moe-fsdp", "mamba-fsdp", "encoder_decoder-fsdp", "hybrid-fsdp", "s4-fsdp", "decoder-tensor",
              "moe-ddp-expert", "moe-fsdp-expert", "tied")  # fmt: skip
-    check(4, tmp_path / "found.json", more | {name: LAYOUTS[name] for name in names})
+    check(4, tmp_path, more | {name: LAYOUTS[name] for name in names})
 
 
 @pytest.mark.full
 def test_no_process_holds_the_whole_model_while_it_is_built(tmp_path: Path) -> None:
-    case = words(*BIG)
+    file, case = tmp_path / "found.json", ",".join(words(*BIG))
     # What a first build imports is there before the second.
-    found = built(2, tmp_path / "found.json", words(*LAYOUTS["tied"]), case)[case]
+    first = ",".join(words(*LAYOUTS["tied"]))
+    found = ended(start_together(2, str(file), first, case, module=initial_weights.__name__), 600)
+    assert [code for code, _, _ in found] == [0, 0], found
+    result = json.loads(file.read_text())[case]
     parameters = 8 * 12 * 512**2  # a feed-forward with a gate has two thirds of the width
-    assert found["different"] == []
-    assert found["mebibytes"] < 0.75 * 4 * parameters / 2**20
+    assert result["different"] == []
+    assert result["mebibytes"] < 0.75 * 4 * parameters / 2**20
 
 
 @pytest.mark.full
 def test_writing_through_a_view_is_found(tmp_path: Path) -> None:
     """It would be lost: a part is not a view of the whole."""
-    found = built(2, tmp_path / "found.json", "view")["view"]
+    found = found_together(2, tmp_path, initial_weights.write_through_a_view)
     assert "writes into a parameter through what __getitem__ returns" in found["error"]

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
-from tests.experiments.training.parallel.shards import plain
-from tests.experiments.training.parallel.together import run_together
+from tests.experiments.training.parallel.shards import check, plain
+from tests.experiments.training.parallel.together import found_together
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("size", [2, 4])
 def test_every_tensor_comes_back_divided_and_whole(tmp_path: Path, size: int) -> None:
-    run_together(size, "tests.experiments.training.parallel.shards", str(tmp_path), seconds=300)
-    found = json.loads((tmp_path / "found.json").read_text())
+    found = found_together(size, tmp_path, lambda: check(tmp_path))
     assert found["different"] == []
     assert found["different where read whole"] == []
     assert found["unknown"] == []

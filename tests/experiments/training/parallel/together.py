@@ -1,89 +1,112 @@
-"""Several real processes that train runs together, over gloo: started once for many runs."""
+"""Several real processes that train runs together, over gloo: forked from this one, which has imported."""
 
 from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 import time
-import traceback
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
-from tests import SOURCE
+import torch
+
+from archbench.experiments.config.hydra_app import start
+from archbench.experiments.run.run import run
+from archbench.experiments.run.settings import Settings
+from archbench.experiments.train import train
+from archbench.experiments.training.parallel import collectives
 from tests.experiments import commands
 from tests.experiments.commands import ROOT
+from tests.faults.children import environment, free_port, in_children
 
 Cases = dict[str, tuple[str, ...]]
-STEPS = 20
+STEPS = 4
 WORDS = (
     *commands.TINY,
     f"budget.tokens={STEPS * 4 * 32}",
     "budget.batch_size=4",
     "trainer.log_every=1",
-    "trainer.checkpoint_every=5",
+    "trainer.checkpoint_every=1",
     "trainer.keep_checkpoints=9",
 )
 """Of a run of so many steps."""
 
 
-def free_port() -> int:
-    with socket.socket() as opened:
-        opened.bind(("127.0.0.1", 0))
-        return int(opened.getsockname()[1])
-
-
-def environment(rank: int, size: int, port: int) -> dict[str, str]:
-    """What torchrun would say to a process."""
-    words = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": size, "MASTER_PORT": port}
-    path = os.pathsep.join(map(str, (SOURCE, ROOT, ROOT / "tests")))
-    return {
-        **os.environ,
-        **{name: str(value) for name, value in words.items()},
-        "MASTER_ADDR": "127.0.0.1",
-        "OMP_NUM_THREADS": "1",
-        "PYTHONPATH": path,
-    }
-
-
 def train_together(size: int, cases: Cases, desk: Path) -> dict[str, Path]:
     """The run folders of the cases, by name, each trained by ``size`` processes. Fails if any fails.
 
-    ``desk`` is where they are told what to do; runs go to folders of it unless the words say where.
+    Runs go to folders of ``desk`` unless the words say where.
     """
-    desk.mkdir(parents=True, exist_ok=True)
-    (desk / "cases.json").write_text(json.dumps(cases))
-    run_together(size, "tests.experiments.training.parallel.together", str(desk))
-    return {name: Path(folder) for name, folder in json.loads((desk / "folders.json").read_text()).items()}
+    settings = {
+        name: commands.settings(f"runs={desk / str(number)}", *words)
+        for number, (name, words) in enumerate(cases.items())
+    }
+    run_together(size, settings)
+    return {name: each.folder for name, each in settings.items()}
 
 
-def run_together(size: int, module: str, *words: str, seconds: float = 3600) -> list[str]:
-    """Return the output of ``python -m module words`` in each of several processes. Fails if any fails."""
-    port = free_port()
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-m", module, *words],
-            env=environment(rank, size, port),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            cwd=ROOT,
-        )
-        for rank in range(size)
+def run_together(size: int, cases: dict[str, Settings]) -> None:
+    """Train runs one after another by ``size`` processes. Fails if any fails."""
+
+    def work(rank: int) -> None:
+        for name, settings in cases.items():
+            began = time.process_time()
+            print(f"case {name}:", flush=True)
+            run(settings)
+            print(f"case {name}: {time.process_time() - began:.1f} s in process {rank}", flush=True)
+
+    assert in_children(size, work, seconds=3600) == [0] * size
+
+
+def found_together(size: int, desk: Path, work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """Return what ``work`` returns in the process of rank 0, by way of a JSON file. Fails if any fails."""
+
+    def one(rank: int) -> None:
+        collectives.start(torch.device("cpu"))
+        found = work()
+        if rank == 0:
+            (desk / "found.json").write_text(json.dumps(found))
+
+    assert in_children(size, one, seconds=600) == [0] * size
+    found: dict[str, Any] = json.loads((desk / "found.json").read_text())
+    return found
+
+
+def commands_together(
+    size: int, desk: Path, *words: str, prepare: Callable[[int], object] = lambda rank: None
+) -> list[tuple[int, str, str]]:
+    """Return exit codes and what was printed by ``archbench train`` in several processes.
+
+    Args:
+        prepare: called in each process before the command, with its rank.
+    """
+
+    def work(rank: int) -> None:
+        for number, name in enumerate(("out", "err"), start=1):
+            os.dup2(os.open(desk / f"{name}-{rank}", os.O_CREAT | os.O_WRONLY | os.O_APPEND), number)
+        sys.stdout, sys.stderr = (open(number, "w", 1, closefd=False) for number in (1, 2))  # noqa: SIM115
+        prepare(rank)
+        start(train, words=words)
+
+    codes = in_children(size, work)
+    return [
+        (code, (desk / f"out-{rank}").read_text(), (desk / f"err-{rank}").read_text())
+        for rank, code in enumerate(codes)
     ]
-    printed = [process.communicate(timeout=seconds)[0] for process in processes]
-    assert all(process.returncode == 0 for process in processes), "\n\n".join(printed)
-    return printed
 
 
-def start_together(size: int, *words: str, **more: str) -> list[subprocess.Popen[str]]:
-    """``python -m archbench.experiments.train`` in several processes, as ``torchrun`` starts them."""
+def start_together(
+    size: int, *words: str, module: str = "archbench.experiments.train"
+) -> list[subprocess.Popen[str]]:
+    """``python -m module words`` in several processes, as ``torchrun`` starts them."""
     port = free_port()
     return [
         subprocess.Popen(
-            [sys.executable, "-m", "archbench.experiments.train", *words],
-            env=environment(rank, size, port) | more,
+            [sys.executable, "-m", module, *words],
+            env=environment(rank, size, port),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -106,26 +129,3 @@ def ended(processes: list[subprocess.Popen[str]], seconds: float) -> list[tuple[
             raise
         found.append((process.returncode, out, err))
     return found
-
-
-def work(desk: Path) -> None:
-    """What each process does."""
-    from archbench.experiments.training.parallel import collectives
-
-    folders = {}
-    for number, (name, words) in enumerate(json.loads((desk / "cases.json").read_text()).items()):
-        began = time.monotonic()
-        try:
-            folders[name] = str(commands.train(f"runs={desk / str(number)}", *words))
-        except BaseException:
-            print(f"case {name}:", flush=True)
-            traceback.print_exc()
-            os._exit(1)  # the others would wait for this one
-        print(f"case {name}: {time.monotonic() - began:.1f} s", flush=True)
-    if collectives.is_rank_zero():
-        (desk / "folders.json").write_text(json.dumps(folders))
-    collectives.stop()
-
-
-if __name__ == "__main__":
-    work(Path(sys.argv[1]))
