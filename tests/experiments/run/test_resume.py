@@ -1,16 +1,20 @@
 """A run that was killed and continued equals, bit for bit, one that was not: for every backbone.
 
-The processes are real and so are the signals. What is compared is everything but
-times: weights, the optimizer's moments, the state of training, every row of
-metrics.jsonl, and the metrics of the result.
+The processes are real and so are the signals; most are forked from this one, and some are commands.
+What is compared is everything but times: weights, the optimizer's moments, the state of training, every
+row of metrics.jsonl, and the metrics of the result.
 """
 
+import dataclasses
 import functools
 import itertools
 import json
+import os
 import random
 import shutil
 import signal
+import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -19,16 +23,22 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from archbench.experiments.run.run import run
+from archbench.experiments.run.settings import Settings
+from archbench.experiments.runtime.errors import Preempted
+from archbench.experiments.training.trainer import Trainer
 from tests.experiments import commands
+from tests.faults.children import in_a_child
 from tests.tiers import fast_only
 
 PREEMPTED = 75
-STEPS = 30
+STEPS, LONG = 12, 30
+"""Of a run that stops itself, and of one that is watched from outside."""
 WORDS = (
     *commands.TINY,
     "budget.batch_size=4",
     "trainer.log_every=5",  # so that checkpoints fall between the rows
-    "trainer.evaluate_every=7",
+    "trainer.evaluate_every=4",
     "trainer.checkpoint_every=3",
     "trainer.keep_checkpoints=2",
 )
@@ -43,14 +53,23 @@ PATIENCE = 120
 """Seconds to wait for a process on a busy machine."""
 
 
-def words(backbone: str, task: str, micro: int | None) -> tuple[str, ...]:
+def words(backbone: str, task: str, micro: int | None, steps: int = STEPS) -> tuple[str, ...]:
     return (
         *f"backbone={backbone}".split(),
         *commands.task_words(task),
         *WORDS,
-        f"budget.tokens={STEPS * 4 * LENGTH[task]}",
+        f"budget.tokens={steps * 4 * LENGTH[task]}",
         f"budget.micro_batch_size={'null' if micro is None else micro}",
     )
+
+
+def settings_of(case: tuple, runs: Path, steps: int = STEPS) -> Settings:
+    return dataclasses.replace(composed(case, steps), runs=runs)
+
+
+@functools.cache
+def composed(case: tuple, steps: int) -> Settings:
+    return commands.settings(*words(*case, steps=steps))
 
 
 def snapshot(folder: Path) -> dict[str, Any]:
@@ -85,14 +104,14 @@ def reference(tmp_path_factory: pytest.TempPathFactory):
     """The same run without an interruption."""
 
     @functools.cache
-    def uninterrupted(case: tuple[str, str, int | None]) -> dict[str, Any]:
-        folder = commands.train(*words(*case), f"runs={tmp_path_factory.mktemp('reference')}")
-        found = snapshot(folder)
-        assert found["training"]["steps"] == STEPS
-        assert [row["step"] for row in found["rows"] if row["kind"] == "train"] == list(
-            range(5, STEPS + 1, 5)
-        )
-        shutil.rmtree(folder)
+    def uninterrupted(case: tuple[str, str, int | None], steps: int = STEPS) -> dict[str, Any]:
+        settings = settings_of(case, tmp_path_factory.mktemp("reference"), steps)
+        run(settings)
+        found = snapshot(settings.folder)
+        assert found["training"]["steps"] == steps
+        trained = [row["step"] for row in found["rows"] if row["kind"] == "train"]
+        assert trained[:-1] == list(range(5, steps, 5))
+        shutil.rmtree(settings.folder)
         return found
 
     return uninterrupted
@@ -107,20 +126,45 @@ def last_step(folder: Path) -> int:
     return json.loads(lines[-1])["step"] if lines else 0
 
 
+def stop(settings: Settings, chance: random.Random, sign: signal.Signals) -> None:
+    """Start the run in a forked process, which sends itself a signal some time after its first checkpoint."""
+    step, seconds = chance.randint(4, STEPS // 2), chance.uniform(0, 0.05)
+    after_step = Trainer.after_step
+
+    def watched(trainer: Trainer, *given: Any) -> None:
+        after_step(trainer, *given)
+        if trainer.state.step == step:
+            until = time.monotonic() + PATIENCE
+            while not commands.newest_step(settings.folder):
+                assert time.monotonic() < until, "the first checkpoint is not saved"
+                time.sleep(0.001)
+            threading.Timer(seconds, os.kill, (os.getpid(), sign)).start()
+
+    def work() -> None:
+        Trainer.after_step = watched  # type: ignore[method-assign]
+        try:
+            run(settings)
+        except Preempted as preempted:
+            sys.exit(preempted.code)
+
+    assert in_a_child(work) == (-sign if sign == signal.SIGKILL else PREEMPTED)
+    assert 3 <= commands.newest_step(settings.folder) < STEPS
+
+
 def interrupt(case: tuple, runs: Path, chance: random.Random, sign: signal.Signals, after: int) -> str:
-    """Starts the run and sends it a signal at some moment after a step; gives its output.
+    """Start the command and send it a signal at some moment after a step; return its output.
 
     The step is drawn between ``after`` and the middle. A run whose training had
     ended before the signal came is undone, and tried again with an earlier step.
     """
-    folder = commands.settings(*words(*case), f"runs={runs}").folder
+    folder = settings_of(case, runs, LONG).folder
     began = last_step(folder)
     kept = runs / "kept"
-    for latest in (STEPS // 2, STEPS // 3, after, after):
+    for latest in (LONG // 2, LONG // 3, after, after):
         if folder.exists():
             shutil.copytree(folder, kept)
         step = chance.randint(after, max(after, latest))
-        process = commands.start("train", *words(*case), f"runs={runs}")
+        process = commands.start("train", *words(*case, steps=LONG), f"runs={runs}")
         until = time.monotonic() + PATIENCE
         # The rows of an interrupted run are there from the beginning: wait for new ones.
         while process.poll() is None and (last_step(folder) < step or commands.newest_step(folder) <= began):
@@ -130,7 +174,7 @@ def interrupt(case: tuple, runs: Path, chance: random.Random, sign: signal.Signa
         process.send_signal(sign)
         out, err = process.communicate(timeout=PATIENCE)
         stopped = process.returncode == (-sign if sign == signal.SIGKILL else PREEMPTED)
-        if stopped and commands.newest_step(folder) < STEPS:
+        if stopped and commands.newest_step(folder) < LONG:
             shutil.rmtree(kept, ignore_errors=True)
             return out + err
         assert process.returncode in (0, -sign, PREEMPTED), out + err
@@ -147,53 +191,63 @@ def interrupt(case: tuple, runs: Path, chance: random.Random, sign: signal.Signa
     ids=lambda case: "-".join(map(str, case)),
 )
 def test_a_killed_run_continues_bit_for_bit(reference, tmp_path: Path, case: tuple) -> None:
-    expected = reference(case)
-    chance = random.Random("-".join(map(str, case)))
-    interrupt(case, tmp_path, chance, signal.SIGKILL, after=4)
-    folder = commands.settings(*words(*case), f"runs={tmp_path}").folder
-    assert not (folder / "result.json").exists()
-    assert commands.newest_step(folder) >= 3
-    commands.train(*words(*case), f"runs={tmp_path}")
-    check_equal(snapshot(folder), expected)
+    expected, settings = reference(case), settings_of(case, tmp_path)
+    stop(settings, random.Random("-".join(map(str, case))), signal.SIGKILL)
+    assert not (settings.folder / "result.json").exists()
+    run(settings)
+    check_equal(snapshot(settings.folder), expected)
 
 
 def test_a_run_killed_twice_continues_in_a_process_of_its_own(reference, tmp_path: Path) -> None:
     case = ("decoder", "recall", None)
-    folder = commands.settings(*words(*case), f"runs={tmp_path}").folder
+    folder = settings_of(case, tmp_path, LONG).folder
     chance = random.Random(7)
     interrupt(case, tmp_path, chance, signal.SIGKILL, after=4)
     interrupt(case, tmp_path, chance, signal.SIGKILL, after=10)
     with (folder / "metrics.jsonl").open("a") as file:
         file.write('{"kind": "train", "step": 2, "lo')  # as a kill while writing would leave it
-    ended = commands.run("train", *words(*case), f"runs={tmp_path}")
+    ended = commands.run("train", *words(*case, steps=LONG), f"runs={tmp_path}")
     assert ended.returncode == 0, ended.stderr
     assert "resumed at step" in ended.stdout
-    check_equal(snapshot(folder), reference(case))
+    check_equal(snapshot(folder), reference(case, LONG))
 
 
-@pytest.mark.parametrize("sign", [signal.SIGTERM, signal.SIGUSR1])
-def test_a_run_asked_to_stop_continues(reference, tmp_path: Path, sign: signal.Signals) -> None:
+def test_a_run_asked_to_stop_continues(reference, tmp_path: Path) -> None:
     case = ("decoder", "recall", None)
-    expected = reference(case)
-    output = interrupt(case, tmp_path, random.Random(int(sign)), sign, after=4)
+    settings = settings_of(case, tmp_path, LONG)
+    output = interrupt(case, tmp_path, random.Random(15), signal.SIGTERM, after=4)
     assert "Traceback" not in output
-    folder = commands.settings(*words(*case), f"runs={tmp_path}").folder
+    check_stopped(settings.folder, LONG)
+    run(settings)
+    # The stop made a checkpoint of its own, but the last two are those of steps 27 and 30.
+    check_equal(snapshot(settings.folder), reference(case, LONG))
+
+
+def test_a_run_asked_by_slurm_to_stop_continues(reference, tmp_path: Path) -> None:
+    case = ("decoder", "recall", None)
+    settings = settings_of(case, tmp_path)
+    stop(settings, random.Random(10), signal.SIGUSR1)
+    check_stopped(settings.folder, STEPS)
+    run(settings)
+    check_equal(snapshot(settings.folder), reference(case))
+
+
+def check_stopped(folder: Path, steps: int) -> None:
+    """Check that a run has saved what it had done and says so."""
     stopped = commands.result(folder)
     assert stopped["status"] == "preempted"
-    assert 4 <= stopped["training"]["steps"] < STEPS
+    assert 4 <= stopped["training"]["steps"] < steps
     assert commands.newest_step(folder) == stopped["training"]["steps"]
     assert 0 <= stopped["training"]["steps"] - commands.rows(folder)[-1]["step"] < 5
-    commands.train(*words(*case), f"runs={tmp_path}")
-    # The stop made a checkpoint of its own, but the last two are those of steps 27 and 30.
-    check_equal(snapshot(folder), expected)
 
 
 def test_micro_batches_may_change_between_sittings(reference, tmp_path: Path) -> None:
     """They change memory, not the run: its folder is the same, and its losses to rounding."""
     case = ("decoder", "recall", None)
-    interrupt(case, tmp_path, random.Random(5), signal.SIGKILL, after=4)
-    folder = commands.train(*words("decoder", "recall", 2), f"runs={tmp_path}")
-    found, expected = commands.untimed(folder), reference(case)["rows"]
+    stop(settings_of(case, tmp_path), random.Random(5), signal.SIGKILL)
+    settings = settings_of(("decoder", "recall", 2), tmp_path)
+    run(settings)
+    found, expected = commands.untimed(settings.folder), reference(case)["rows"]
     assert [row["step"] for row in found] == [row["step"] for row in expected]
     losses, others = ([row["loss"] for row in rows if row["kind"] == "train"] for rows in (found, expected))
     assert losses == pytest.approx(others, rel=1e-4)
