@@ -1,16 +1,7 @@
-"""One real step of one of several processes: ``python -m tests.experiments.simulate.real_step FILE WORDS``.
-
-The process of rank 0 writes into FILE the bytes that it exchanged, and the most that its tensors took, as
-PyTorch's allocator reported it to the profiler.
-"""
+"""Real steps of one of several processes, which tests compare with simulated ones."""
 
 from __future__ import annotations
 
-import json
-import sys
-from pathlib import Path
-
-import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 from torch.profiler import ProfilerActivity, profile
@@ -18,23 +9,24 @@ from torch.profiler import ProfilerActivity, profile
 from archbench.architectures.fast_paths import switched_off
 from archbench.experiments.run.plan import plan
 from archbench.experiments.run.run import build
+from archbench.experiments.run.settings import Settings
 from archbench.experiments.simulate.step import Step
 from archbench.experiments.simulate.traffic import Traffic
-from archbench.experiments.training.parallel import collectives
 from archbench.experiments.training.parallel.device_mesh import make_parallel_dims
-from tests.experiments import commands
 
 
-def main() -> None:
-    """Take three steps: the first makes the moments, the second is counted, the third is weighed."""
-    collectives.start(torch.device("cpu"))
+def steps(settings: Settings) -> tuple[dict[str, int], int]:
+    """Take three steps: the first makes the moments, the second is counted, the third is weighed.
+
+    Returns:
+        The bytes that this process exchanged, and the most that its tensors took, as PyTorch's allocator
+        reported it to the profiler.
+    """
     with switched_off("a simulation has no compiled kernels"):
-        steps()
-    collectives.stop()
+        return measured_steps(settings)
 
 
-def steps() -> None:
-    settings = commands.settings(*sys.argv[2:])
+def measured_steps(settings: Settings) -> tuple[dict[str, int], int]:
     planned = plan(settings)
     dims = make_parallel_dims(settings.parallel, "cpu", settings.budget)
     strategy = build(settings, planned, dims).strategy
@@ -46,9 +38,7 @@ def steps() -> None:
     held = kept_bytes(step)
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
         step.run()
-    if collectives.is_rank_zero():
-        found = {"traffic": traffic.bytes, "peak": held + risen_bytes(profiler)}
-        Path(sys.argv[1]).write_text(json.dumps(found))
+    return traffic.bytes, held + risen_bytes(profiler)
 
 
 def kept_bytes(step: Step) -> int:
@@ -68,7 +58,3 @@ def risen_bytes(profiler: profile) -> int:
         now += event.nbytes()  # type: ignore[attr-defined]  # missing from the stub
         highest = max(highest, now)
     return highest
-
-
-if __name__ == "__main__":
-    main()

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -17,7 +15,8 @@ from archbench.experiments.simulate.step import PARTS, Simulation, simulate
 from archbench.experiments.simulate.traffic import Exchange
 from archbench.experiments.training.parallel import strategy
 from tests.experiments import commands
-from tests.faults.children import environment, free_port
+from tests.experiments.simulate.real_step import steps
+from tests.experiments.training.parallel.together import found_together
 
 WORDS = ("task=text", "task.sequence_length=64", "budget=smoke", "budget.batch_size=8", "device=cpu")
 SHARDED = (*WORDS, "parallel=fsdp")
@@ -87,7 +86,7 @@ def test_a_stated_gpu_scans_in_the_chunks_of_a_gpu(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(
         selective_scan, "_chunks", lambda length, size: lengths.append(size) or chunks(length, size)
     )
-    simulated(2, *SHARDED, "backbone=mamba")
+    simulated(2, *SHARDED, "backbone=mamba", "task.sequence_length=8")  # each place is a chunk
     assert set(lengths) == {1}
     lengths.clear()
     simulated(2, *SHARDED, "backbone=mamba", "device=h100")
@@ -145,26 +144,18 @@ def test_a_capacity_of_experts_is_refused() -> None:
 
 @pytest.mark.full
 @pytest.mark.parametrize("processes", [2, 4])
-@pytest.mark.parametrize("backbone", ["decoder", "mamba2", "masked_diffusion"])
-def test_real_processes_take_the_bytes_that_were_simulated(
-    backbone: str, processes: int, tmp_path: Path
-) -> None:
+def test_real_processes_take_the_bytes_that_were_simulated(processes: int, tmp_path: Path) -> None:
     """Compare the bytes exchanged to the last one, and the bytes held within a tenth."""
-    words = (*SHARDED, f"backbone={backbone}")
-    port = free_port()
-    started = [
-        subprocess.Popen(
-            [sys.executable, "-m", "tests.experiments.simulate.real_step", str(tmp_path / "bytes"), *words],
-            env=environment(rank, processes, port), cwd=commands.ROOT, stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT, text=True,
-        )
-        for rank in range(processes)
-    ]  # fmt: skip
-    printed = [process.communicate(timeout=300)[0] for process in started]
-    assert all(process.returncode == 0 for process in started), "\n".join(printed)
-    found, expected = json.loads((tmp_path / "bytes").read_text()), simulated(processes, *words)
-    assert found["traffic"] == expected.traffic
-    assert found["peak"] == pytest.approx(expected.peak, rel=0.1)
+    names = ("decoder", "mamba2", "masked_diffusion")
+    cases = {name: commands.settings(*SHARDED, f"backbone={name}") for name in names}
+    found = found_together(
+        processes, tmp_path, lambda: {name: steps(settings) for name, settings in cases.items()}
+    )
+    for name, settings in cases.items():
+        traffic, peak = found[name]
+        expected = simulate(settings, plan(settings), processes)
+        assert traffic == expected.traffic, name
+        assert peak == pytest.approx(expected.peak, rel=0.1), name
 
 
 def test_the_command_prints_memory_and_traffic() -> None:

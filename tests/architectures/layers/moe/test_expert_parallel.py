@@ -3,8 +3,6 @@
 Shapes: B batch, T length, D d_model, X experts.
 """
 
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +17,7 @@ from archbench.architectures.layers.attention.config import AttentionConfig
 from archbench.architectures.layers.moe.config import ExpertsConfig
 from archbench.architectures.layers.moe.expert_parallel import shard_experts
 from archbench.architectures.layers.moe.experts import BIASES, STACKS, Experts
+from tests.faults.children import in_children
 
 TOKENS = torch.randint(23, (8, 11), generator=torch.Generator().manual_seed(1))
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -82,11 +81,7 @@ def one_process(rank: int, size: int, folder: Path) -> None:
 
 @pytest.mark.parametrize("size", [2, 4])
 def test_several_processes_are_one(size: int, tmp_path: Path) -> None:
-    command = [sys.executable, __file__, str(size), str(tmp_path)]
-    processes = [subprocess.Popen([*command, str(rank)], stderr=subprocess.PIPE) for rank in range(size)]
-    for process in processes:
-        _, errors = process.communicate(timeout=200)
-        assert process.returncode == 0, errors.decode()
+    assert in_children(size, lambda rank: one_process(rank, size, tmp_path)) == [0] * size
     for variant in VARIANTS:
         model = build(variant)
         expected = train(model, TOKENS)
@@ -134,8 +129,3 @@ def test_what_cannot_be_shared_out_is_refused(monkeypatch: pytest.MonkeyPatch) -
     model = MoE(MoEConfig(d_model=8, experts=ExpertsConfig(dispatch="reference")), vocab_size=9, max_length=8)
     with pytest.raises(ValueError, match="dispatch=reference"):
         shard_experts(model)
-
-
-if __name__ == "__main__":
-    size, folder, rank = sys.argv[1:]
-    one_process(int(rank), int(size), Path(folder))
