@@ -20,8 +20,9 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig
 
-from archbench.experiments.config.hydra_app import Parallel, start
+from archbench.experiments.config.hydra_app import start
 from archbench.experiments.config.sections import read_sections
+from archbench.experiments.config.sweep import Parallel
 from archbench.experiments.run.live_view import following
 from archbench.experiments.run.planned import Planned
 from archbench.experiments.run.skipped_cells import RequestedCell, refuse_uncomposed

@@ -68,26 +68,46 @@ def cells(words: Sequence[str], config_name: str = "config") -> list[Cell]:
     """
     line = command_line(checked_words(words, config_name))
     with loaded(line.config_dir, CONF) as hydra:
-        mode = hydra.get_mode(config_name, line.overrides)
-        if line.multirun or mode == RunMode.MULTIRUN:
-            return _swept(hydra, config_name, line.overrides)
-        overrides = line.overrides if mode is not None else [*line.overrides, "hydra.mode=RUN"]
-        cfg = hydra.compose_config(config_name, overrides, RunMode.RUN, with_log_configuration=False)
-        HydraConfig.instance().set_config(cfg)
-        is_given = any(word.startswith("hydra.mode=") for word in words)
-        check_words(_without_hydra(cfg), cfg.hydra, cfg.hydra.overrides.task, mode_is_given=is_given)
-        return [Cell(words=tuple(typed_overrides(cfg)), composed=cfg)]
+        if (sweep := sweep_config(hydra, config_name, line.overrides, line.multirun)) is None:
+            return [single_cell(hydra, config_name, line.overrides)]
+        if not is_expandable(sweep):
+            raise ConfigError(
+                "a search chooses its runs by their scores, so they cannot be listed: archbench train runs it"
+            )
+        return swept_cells(hydra, config_name, sweep)
 
 
-def _swept(hydra: Hydra, config_name: str, overrides: list[str]) -> list[Cell]:
-    mode = ["hydra.mode=MULTIRUN"]
-    sweep = hydra.compose_config(
-        config_name, [*overrides, *mode], RunMode.MULTIRUN, with_log_configuration=False
-    )
-    if not is_expandable(sweep):
-        raise ConfigError(
-            "a search chooses its runs by their scores, so they cannot be listed: archbench train runs it"
-        )
+def sweep_config(hydra: Hydra, config_name: str, overrides: list[str], multirun: bool) -> DictConfig | None:
+    """Return the configuration that the runs of a command line share; None if it has only one.
+
+    Args:
+        hydra: from ``loaded``.
+        config_name: the YAML of the root.
+        overrides: those of the command line.
+        multirun: it has the option ``-m``.
+    """
+    if not multirun and hydra.get_mode(config_name, overrides) != RunMode.MULTIRUN:
+        return None
+    words = [*overrides, "hydra.mode=MULTIRUN"]
+    return hydra.compose_config(config_name, words, RunMode.MULTIRUN, with_log_configuration=False)
+
+
+def single_cell(hydra: Hydra, config_name: str, overrides: list[str]) -> Cell:
+    """Return the run configuration of a command line without a sweep. Raises ConfigError, HydraException."""
+    is_given = any(word.startswith("hydra.mode=") for word in overrides)
+    words = overrides if is_given else [*overrides, "hydra.mode=RUN"]
+    cfg = hydra.compose_config(config_name, words, RunMode.RUN, with_log_configuration=False)
+    HydraConfig.instance().set_config(cfg)
+    check_words(_without_hydra(cfg), cfg.hydra, cfg.hydra.overrides.task, mode_is_given=is_given)
+    return Cell(words=tuple(typed_overrides(cfg)), composed=cfg)
+
+
+def swept_cells(hydra: Hydra, config_name: str, sweep: DictConfig) -> list[Cell]:
+    """Return the run configurations of a sweep, in its order; those that are wrong have a ``mistake``.
+
+    Raises:
+        ConfigError, HydraException: the sweep is wrong, or all of its configurations are.
+    """
     params = OmegaConf.to_container(sweep.hydra.sweeper).get("params") or {}  # type: ignore[union-attr]
     swept = [*(f"{key}={value}" for key, value in params.items()), *typed_overrides(sweep)]
     if (reason := unmatched(swept, hydra.config_loader)) is not None:

@@ -5,16 +5,10 @@ from __future__ import annotations
 import copy
 import re
 from collections.abc import Sequence
-from typing import Any
 
-from hydra.plugins.sweeper import Sweeper
-from hydra.types import HydraContext
+from hydra.core.config_loader import ConfigLoader
 from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 
-from archbench.experiments.config.hydra_internals import basic_launcher
-
-MOST = 200
-"""Maximum number of stored configurations, since each needs some hundred kilobytes."""
 SEED = re.compile(r"\bseed=(\d+)")
 
 
@@ -41,36 +35,26 @@ def with_seed(cfg: DictConfig, overrides: Sequence[str]) -> None:
 
 
 class HandedOn:
-    """Replaces Hydra's loader of configurations in a launcher that executes the runs in this process.
+    """Reads configurations for a launcher that executes the runs in this process.
 
-    Composing a configuration takes a fifth of a second, so it is composed once for all seeds.
+    Composing a configuration takes a fifth of a second, and it was composed to check it.
     """
 
-    def __init__(self, sweeper: Sweeper) -> None:
+    def __init__(self, loader: ConfigLoader) -> None:
+        """Read with Hydra's loader what was not kept."""
+        self._loader = loader
         self._composed: dict[tuple[str, ...], DictConfig] = {}
-        launcher = getattr(sweeper, "launcher", None)
-        self._used = isinstance(launcher, basic_launcher())
-        """False for launchers that start processes: they would send all configurations to each."""
-        if self._used:
-            assert launcher is not None
-            assert sweeper.hydra_context is not None
-            self._loader: Any = sweeper.hydra_context.config_loader
-            launcher.hydra_context = HydraContext(
-                config_loader=self,  # type: ignore[arg-type]
-                callbacks=sweeper.hydra_context.callbacks,
-            )
 
     def keep(self, overrides: Sequence[str], cfg: DictConfig) -> None:
         """Store the composed configuration of a run by its overrides."""
-        if self._used and len(self._composed) < MOST:
-            self._composed[without_seed(overrides)] = copy.deepcopy(cfg)
+        self._composed[without_seed(overrides)] = cfg
 
     def load_sweep_config(self, master_config: DictConfig, sweep_overrides: Sequence[str]) -> DictConfig:
         """Return the configuration of a run, as Hydra's loader does."""
         if (composed := self._composed.get(without_seed(sweep_overrides))) is None:
-            cfg: DictConfig = self._loader.load_sweep_config(master_config, list(sweep_overrides))
-            return cfg
+            return self._loader.load_sweep_config(master_config, list(sweep_overrides))
         cfg = copy.deepcopy(composed)
         with_seed(cfg, sweep_overrides)
+        OmegaConf.set_readonly(cfg.hydra, None)  # as which it was checked
         OmegaConf.copy_cache(from_config=master_config, to_config=cfg)  # as Hydra does
         return cfg

@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from string import Template
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hydra import version
+from hydra._internal.callbacks import Callbacks
 from hydra._internal.core_plugins import file_config_source
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra._internal.hydra import Hydra
@@ -21,12 +22,12 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.object_type import ObjectType
 from hydra.core.override_parser.types import Override
+from hydra.core.plugins import Plugins
+from hydra.core.utils import JobReturn
 from hydra.errors import SearchPathException
-from hydra.types import RunMode
+from hydra.plugins.launcher import Launcher
+from hydra.types import HydraContext, RunMode
 from omegaconf import DictConfig, OmegaConf
-
-if TYPE_CHECKING:
-    from hydra._internal.core_plugins.basic_launcher import BasicLauncher
 
 __all__ = ["Hydra", "SourcesRegistry", "file_config_source"]
 VERSION_BASE = "1.3"
@@ -35,6 +36,11 @@ VERSION_BASE = "1.3"
 def command_line(words: Sequence[str]) -> argparse.Namespace:
     """Return a command line as Hydra reads it: ``overrides``, ``multirun``, ``config_dir``, ``cfg``, ..."""
     return get_args_parser().parse_args(list(words))
+
+
+def answers(line: argparse.Namespace) -> bool:
+    """Return True for an option that Hydra answers, such as ``--help`` and ``--cfg job``; nothing is run."""
+    return bool(line.help or line.hydra_help or line.cfg or line.info or line.shell_completion)
 
 
 def options() -> dict[str, argparse.Action]:
@@ -119,8 +125,25 @@ def expanded(overrides: list[Override]) -> list[list[str]]:
     return batch
 
 
-def basic_launcher() -> type[BasicLauncher]:
-    """Return the launcher of runs in this process. Hydra reloads its plugins, which makes another class."""
-    from hydra._internal.core_plugins.basic_launcher import BasicLauncher
+def launcher_of(
+    sweep: DictConfig, loader: Any, task_function: Callable[[DictConfig], Any]
+) -> tuple[Launcher, Callbacks]:
+    """Return the launcher of a sweep and the callbacks that its configuration names.
 
-    return BasicLauncher
+    Args:
+        sweep: the configuration that its runs share.
+        loader: reads the configuration of a run.
+        task_function: is called with each of them.
+    """
+    callbacks = Callbacks(sweep)
+    launcher = Plugins.instance().instantiate_launcher(
+        hydra_context=HydraContext(config_loader=loader, callbacks=callbacks),
+        task_function=task_function,
+        config=sweep,
+    )
+    return launcher, callbacks
+
+
+def outcome(job: JobReturn) -> Any:
+    """Return what a job returned or raised. Hydra's own property prints the overrides of a failed one."""
+    return job._return_value

@@ -7,10 +7,11 @@ import io
 import os
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, redirect_stderr
 from typing import Any, TextIO, cast
 
-from archbench.experiments.runtime.secrets import without_known_secrets
+from archbench.experiments.runtime.secrets import redact, without_known_secrets
 
 
 def guard_streams() -> None:
@@ -60,19 +61,26 @@ def printable(text: str) -> str:
     return text.translate(_CONTROLS)
 
 
+@contextmanager
+def redacted_errors() -> Iterator[None]:
+    """Let standard error pass the policy of files meanwhile, which guesses secrets from names too."""
+    with redirect_stderr(cast(TextIO, _Guarded(sys.stderr, redact))):
+        yield
+
+
 class _Guarded:
     """A text stream that removes secrets from each piece that is written to it, and outlives its reader.
 
     On a terminal no piece controls more than colours and the cursor.
     """
 
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
+    def __init__(self, stream: TextIO, without_secrets: Callable[[str], str] = without_known_secrets) -> None:
+        self._stream, self._without_secrets = stream, without_secrets
 
     def write(self, text: str) -> int:
         length = len(text)
         try:
-            text = without_known_secrets(text)
+            text = self._without_secrets(text)
             if self._stream.isatty():
                 pieces = _STYLE.split(text)
                 text = "".join(piece if _STYLE.fullmatch(piece) else printable(piece) for piece in pieces)

@@ -50,4 +50,4 @@ def test_each_cell_is_composed_once_for_all_seeds_and_as_hydra_does(
     start(job)
     assert len(run) == len(set(run)) > 3
     cells = {tuple(word for word in words if not word.startswith("seed=")) for words in run}
-    assert len(composed) == (len(run) if batches else len(cells))  # a batch knows nothing of the others
+    assert len(composed) == len(cells)

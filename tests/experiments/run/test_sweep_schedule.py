@@ -13,7 +13,8 @@ from hydra_plugins.hydra_joblib_launcher import _core
 from omegaconf import DictConfig
 
 from archbench.experiments.config import CONF
-from archbench.experiments.config.hydra_app import Parallel, start
+from archbench.experiments.config.hydra_app import start
+from archbench.experiments.config.sweep import Parallel
 from archbench.experiments.run.estimate.run_cost import estimate_cost
 from archbench.experiments.run.planned import Planned
 from archbench.experiments.run.sweep_schedule import GIB, RunCost, Schedule, arrange, make_schedule, makespan
