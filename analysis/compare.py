@@ -25,9 +25,7 @@ from pathlib import Path
 import pandas as pd
 
 from archbench.analysis.comparison import NO_CURVES, Comparison
-from archbench.analysis.figures.capacity import capacity_figures
-from archbench.analysis.figures.files import FILE_FORMATS, figure_bytes
-from archbench.analysis.figures.matplotlib_export import printed
+from archbench.analysis.figures.matplotlib_export import FILE_FORMATS, printed
 from archbench.analysis.figures.verdicts import verdict_figure
 from archbench.analysis.files import csv_text, parquet, write
 from archbench.analysis.load.arm_names import arm_names_without_folders
@@ -195,10 +193,11 @@ def figure_files(study: Study) -> dict[str, str | bytes]:
     contents: dict[str, str | bytes] = {}
     if (verdicts := verdict_figure(study.comparison)) is not None:
         for kind in ("svg", "png"):
-            contents[f"verdicts.{kind}"] = figure_bytes(verdicts, kind, VERDICTS_DPI)
-    contents |= study.figures.images
-    for name, ladder in capacity_figures(study.comparison.ladders).items():
-        contents[f"capacity_{name}.png"] = figure_bytes(ladder, "png")
+            contents[f"verdicts.{kind}"] = printed(verdicts, kind, VERDICTS_DPI)
+    if (against := study.figures.interactive["against"]) is not None:
+        contents["against.svg"] = printed(against, "svg")
+    for name, ladder in study.figures.ladders.items():
+        contents |= {f"capacity_{name}.{kind}": printed(ladder, kind) for kind in ("svg", "png")}
     if study.config.figures:
         for name, figure in study.figures.drawn.items():
             contents |= {f"figures/{name}.{kind}": printed(figure, kind) for kind in FILE_FORMATS}

@@ -18,6 +18,7 @@ from __future__ import annotations
 import argparse
 import csv
 import json
+import math
 import os
 import subprocess
 import sys
@@ -28,10 +29,12 @@ from itertools import cycle
 from pathlib import Path
 from typing import Any
 
-import matplotlib as mpl
+import plotly.graph_objects as go
 from machine import Page, as_markdown, processor_folder
 from measured_goals import DENSE, FAMILIES, Goal, all_goals
 
+from archbench.analysis.figures.matplotlib_export import printed
+from archbench.analysis.figures.style import PALETTE, log_axis, make_panels
 from archbench.architectures.kernels.cpu import instruction_sets
 from archbench.architectures.kernels.cpu.instruction_sets import NATIVE
 
@@ -60,35 +63,48 @@ PARTS: dict[str, tuple[str, ...]] = {
     ),
 }  # fmt: skip
 """The script and arguments of each part."""
+MARKS = ("circle", "square", "triangle-up", "diamond")
+"""Of the machines, in turn."""
 LIMITED = ("dense", "others", "attention", "kernels", "mamba", "generation", "compiled")
 """The parts that are also measured with fewer instructions, in float32."""
 
 
 def draw(machines: Sequence[Machine], path: Path) -> None:
     """Draw each measured value as a multiple of its goal, inverted where less is better."""
-    mpl.use("svg")
-    from matplotlib import pyplot as plt
-
     names = list(dict.fromkeys(goal.what for machine in machines for goal in machine.goals))
-    heights = {name: height for height, name in enumerate(reversed(names))}
-    figure, axes = plt.subplots(figsize=(9, 0.34 * len(names) + 1))
-    for machine, marker in zip(machines, cycle("os^D"), strict=False):
-        axes.plot([], [], marker, color="grey", label=machine.name)
-        for goal in machine.goals:
-            for value in goal.cells.values():
-                multiple = goal.limit / max(value, 1e-4) if goal.most else value / goal.limit
-                colour = "#0072B2" if goal.holds(value) else "#D55E00"
-                axes.plot(
-                    min(multiple, 100), heights[goal.what], marker, color=colour, alpha=0.6, markersize=6
-                )
-    axes.axvline(1.0, color="black", linewidth=1)
-    axes.set_xscale("log")
-    axes.set_yticks(list(heights.values()), list(heights), fontsize=8)
-    axes.set_xlabel("measured, as a multiple of the goal (right of the line: reached)")
-    axes.grid(axis="x", alpha=0.3)
-    axes.legend(loc="lower right", fontsize=8)
-    figure.savefig(path, bbox_inches="tight", metadata={"Date": None})
-    plt.close(figure)
+    figure, [cell] = make_panels([""])
+    for machine, symbol in zip(machines, cycle(MARKS), strict=False):
+        figure.add_traces(_points(machine, names, symbol))
+    figure.add_vline(1.0, line={"color": "black", "width": 1.3}, layer="between", **cell)
+    figure.update_yaxes(
+        tickvals=list(range(len(names))), ticktext=names, tickfont={"size": 11}, showgrid=False,
+        range=[len(names), -1], **cell,
+    )  # fmt: skip
+    multiples = [multiple for trace in figure.data for multiple in trace.x]
+    figure.update_xaxes(
+        title_text="measured, as a multiple of the goal (right of the line: reached)",
+        **log_axis(multiples, "{:g}".format), **cell,
+    )  # fmt: skip
+    figure.update_layout(width=1200, height=27 * len(names) + 130)
+    path.write_bytes(printed(figure, "svg"))
+
+
+def _points(machine: Machine, names: Sequence[str], symbol: str) -> list[go.Scatter]:
+    """Return the entry of a machine in the legend, its values that reach their goals, and the others."""
+    measured = [(goal, value) for goal in machine.goals for value in goal.cells.values()]
+    entry = {"color": "grey", "symbol": symbol}
+    points = [go.Scatter(x=[math.nan], y=[math.nan], mode="markers", marker=entry, name=machine.name)]
+    for reached, colour in ((True, PALETTE[0]), (False, PALETTE[3])):
+        shown = [(goal, value) for goal, value in measured if goal.holds(value) == reached]
+        multiples = [goal.limit / max(v, 1e-4) if goal.most else v / goal.limit for goal, v in shown]
+        points.append(
+            go.Scatter(
+                x=[min(multiple, 100) for multiple in multiples],
+                y=[names.index(goal.what) for goal, _ in shown], mode="markers", opacity=0.6,
+                marker={"color": colour, "symbol": symbol, "size": 10}, showlegend=False,
+            )
+        )  # fmt: skip
+    return points
 
 
 def run(name: str, folder: Path, limit: str) -> None:

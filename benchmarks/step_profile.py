@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-import matplotlib as mpl
+import plotly.graph_objects as go
 import torch
 from machine import Page, add_outputs, as_markdown, machine_line, read_arguments, settle
 from operator_kinds import KINDS, PHASES, Spent, spent
@@ -28,6 +28,8 @@ from peer_models import make_pair, own_loss, run_ours
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile, record_function
 
+from archbench.analysis.figures.matplotlib_export import printed
+from archbench.analysis.figures.style import PALETTE, faint, make_panels
 from archbench.architectures.backbone import Backbone
 from archbench.architectures.backbones.hybrid import Hybrid, HybridConfig
 from archbench.architectures.backbones.masked_diffusion import MaskedDiffusion, MaskedDiffusionConfig
@@ -133,22 +135,21 @@ def operators_table(profiles: dict[str, dict[str, Any]]) -> str:
 
 
 def draw(profiles: dict[str, dict[str, Any]], path: Path) -> None:
-    """A bar for each family, stacked by type."""
-    from matplotlib.figure import Figure
-
-    colours = mpl.colormaps["tab20"].colors  # type: ignore[attr-defined]
-    with mpl.rc_context({"svg.hashsalt": "archbench", "svg.fonttype": "none"}):
-        figure = Figure(figsize=(9, 0.4 * len(profiles) + 2.4), layout="constrained")
-        axes, names = figure.subplots(), list(profiles)
-        offsets = [0.0] * len(names)
-        for kind, colour in zip(KINDS, colours, strict=False):
-            widths = [100 * profile["kinds"][kind] for profile in profiles.values()]
-            axes.barh(names, widths, left=offsets, color=colour, label=kind)
-            offsets = [start + width for start, width in zip(offsets, widths, strict=True)]
-        axes.invert_yaxis()
-        axes.set(xlabel="% of a training step", xlim=(0, 100))
-        figure.legend(loc="outside lower center", ncols=4, frameon=False, fontsize="small")
-        figure.savefig(path, metadata={"Date": None})
+    """Draw a bar for each family, stacked by type."""
+    figure, [cell] = make_panels([""])
+    offsets = [0.0] * len(profiles)
+    colours = [shade for colour in PALETTE for shade in (colour, faint(colour, 0.45))]
+    for kind, colour in zip(KINDS, colours, strict=False):
+        widths = [100 * profile["kinds"][kind] for profile in profiles.values()]
+        bars = go.Bar(
+            x=widths, y=list(profiles), base=offsets, orientation="h", name=kind, marker={"color": colour}
+        )
+        figure.add_trace(bars, **cell)
+        offsets = [start + width for start, width in zip(offsets, widths, strict=True)]
+    figure.update_xaxes(title_text="% of a training step", range=[0, 100], **cell)
+    figure.update_yaxes(autorange="reversed", showgrid=False, **cell)
+    figure.update_layout(barmode="overlay", width=900, height=40 * len(profiles) + 240)
+    path.write_bytes(printed(figure, "svg"))
 
 
 def _percent(share: float) -> str:

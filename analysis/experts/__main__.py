@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pandas as pd
-from matplotlib.figure import Figure
+import plotly.graph_objects as go
 
 from archbench.analysis.experts.figures import coactivation_figure, share_figure, training_figure
 from archbench.analysis.experts.recordings import DOMAINS, domain_tasks, follow, load_recordings, open_run
@@ -30,7 +30,7 @@ from archbench.analysis.experts.tables import (
     vocabulary_frame,
     vocabulary_grid,
 )
-from archbench.analysis.figures.files import figure_bytes
+from archbench.analysis.figures.matplotlib_export import printed
 from archbench.analysis.files import csv_text, parquet, write
 from archbench.analysis.tables.markdown import escaped
 from archbench.experiments.config.options import run_command
@@ -88,7 +88,7 @@ class Findings:
             grids += share_grids(f["kinds"], "kind", "Share of a kind's tokens")
         return grids
 
-    def figures(self) -> dict[str, Figure]:
+    def figures(self) -> dict[str, go.Figure]:
         f = self.frames
         drawn = {"coactivation": coactivation_figure(f["coactivation"])}
         if "training" in f:
@@ -165,9 +165,7 @@ def publish(findings: Findings, folder: Path) -> None:
     for name, frame in findings.frames.items():
         contents[f"experts_{name}.csv"] = csv_text(frame)
         contents[f"experts_{name}.parquet"] = parquet(frame)
-    contents |= {
-        f"experts_{name}.svg": figure_bytes(figure, "svg") for name, figure in findings.figures().items()
-    }
+    contents |= {f"experts_{name}.svg": printed(figure, "svg") for name, figure in findings.figures().items()}
     for name, content in contents.items():
         print(f"wrote {write(folder / name, content)}")
 

@@ -1,43 +1,42 @@
-"""Scores against the column of the runs that ``study.against`` names, as one Matplotlib figure."""
+"""Scores against the column of the runs that ``study.against`` names."""
 
 from __future__ import annotations
 
+import plotly.graph_objects as go
+
 from archbench.analysis.comparison import Comparison
-from archbench.analysis.figures.files import figure_bytes
-from archbench.analysis.figures.style import MATPLOTLIB_MARKERS, PALETTE, palette_indices
-from archbench.analysis.load.scale_order import scale_groups
-from archbench.analysis.stats.against_variable import against_title, label, line_name
+from archbench.analysis.figures.style import PALETTE, SYMBOLS, make_panels, palette_indices
+from archbench.analysis.load.scale_order import scale_groups, task_label
+from archbench.analysis.stats.against_variable import label, line_name
 
 
-def against_figure(comparison: Comparison) -> bytes | None:
-    """Return scores against the variable as SVG, a panel for each task; None without ``study.against``.
+def against_figure(comparison: Comparison) -> go.Figure | None:
+    """Return scores against the variable with 95% intervals over seeds; None without ``study.against``.
 
-    The variable's axis is logarithmic. The same frame always gives the same bytes.
+    Each task has a panel, with a logarithmic axis of the variable.
     """
-    scores = comparison.against
-    if scores.empty:
+    panels = list(scale_groups(comparison.against))
+    if not panels:
         return None
-    # Matplotlib is slow to import; studies without such a figure do not load it.
-    from matplotlib.figure import Figure
-
-    panels = list(scale_groups(scores))
-    figure = Figure(figsize=(6.4 * len(panels), 4.2), layout="constrained", facecolor="white")
-    palette_index = palette_indices([str(name) for name in comparison.frame["backbone"].unique()])
-    for panel, (_, rows) in enumerate(panels, start=1):
-        axes = figure.add_subplot(1, len(panels), panel)
+    figure, cells = make_panels([task_label(task, scale) for (task, scale), _ in panels])
+    indices = palette_indices([str(name) for name in comparison.frame["backbone"].unique()])
+    in_legend = set[str]()
+    for (_, rows), cell in zip(panels, cells, strict=True):
         for backbone, line in rows.groupby("backbone", sort=False):
-            index = palette_index[str(backbone)]
-            axes.errorbar(
-                line["x"], line["score"], yerr=line["half_width"].fillna(0), capsize=3,
-                color=PALETTE[index], marker=MATPLOTLIB_MARKERS[index],
-                label=line_name(str(backbone), line),
+            index, name = indices[str(backbone)], line_name(str(backbone), line)
+            trace = go.Scatter(
+                x=line["x"].tolist(), y=line["score"].tolist(), mode="lines+markers", name=name,
+                legendgroup=str(backbone), showlegend=name not in in_legend,
+                line={"color": PALETTE[index]}, marker={"symbol": SYMBOLS[index], "size": 9},
+                error_y={"type": "data", "array": line["half_width"].fillna(0).tolist(), "thickness": 1.5},
+                hovertemplate=f"<b>{name}</b> at %{{x:.4~s}}: %{{y:.4f}}<extra></extra>",
             )  # fmt: skip
+            figure.add_trace(trace, **cell)
+            in_legend.add(name)
         ticks = sorted({float(f"{x:.3g}") for x in rows["x"]})
-        axes.set_xscale("log")
-        axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
-        axes.set_xticks([], minor=True)
-        axes.set_xlabel(label(rows["against"].iloc[0]))
-        axes.set_ylabel(rows["unit"].iloc[0])
-        axes.set_title(against_title(rows), fontsize="medium")
-        axes.legend()
-    return figure_bytes(figure, "svg")
+        figure.update_xaxes(
+            title_text=label(rows["against"].iloc[0]), type="log", tickvals=ticks,
+            ticktext=[f"{tick:g}" for tick in ticks], **cell,
+        )  # fmt: skip
+        figure.update_yaxes(title_text=rows["unit"].iloc[0], **cell)
+    return figure

@@ -6,11 +6,12 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from matplotlib.ticker import MaxNLocator
-
 PADDING = 0.06
 """Room at both ends of an axis, as a fraction of the range of its values."""
 TICKS = 4
+"""Maximum number of steps between ticks."""
+STEPS = (1, 1.5, 2, 2.5, 3, 4, 5, 6, 8, 10)
+"""Steps between ticks, times a power of ten."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,5 +39,7 @@ class PercentAxis:
 
     def ticks(self) -> list[tuple[float, str]]:
         """Return position and label of each tick."""
-        values = MaxNLocator(nbins=TICKS).tick_values(self.low, self.high)
-        return [(self.position(value), f"{value:g}") for value in values if self.low <= value <= self.high]
+        size = 10.0 ** math.floor(math.log10((self.high - self.low) / TICKS))
+        step = size * next(step for step in STEPS if step * size * TICKS >= self.high - self.low)
+        first, last = math.ceil(self.low / step), math.floor(self.high / step)
+        return [(self.position(k * step), f"{k * step:g}") for k in range(first, last + 1)]

@@ -24,8 +24,6 @@ FAMILIES = ("decoder", "mamba", "s4", "moe", "masked_diffusion", "encoder", "enc
 """Backbones with the colour of ``PALETTE`` and the marker of ``SYMBOLS`` at the same index."""
 
 SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross", "x", "star", "pentagon")
-MATPLOTLIB_MARKERS = ("o", "s", "D", "^", "P", "X", "*", "p")
-"""Matplotlib's names of ``SYMBOLS``, in the same order."""
 DASHES = ("solid", "dash", "dot", "dashdot")
 REFERENCE_COLOUR = "#8A8A8A"
 
@@ -56,13 +54,24 @@ def styles(frame: pd.DataFrame) -> dict[str, dict[str, str]]:
     return by_model
 
 
-def make_panels(titles: list[str]) -> tuple[go.Figure, list[dict[str, int]]]:
-    """Return a figure with a panel for each title, two in a row, and row and column of each panel."""
-    columns = min(2, len(titles))
+def make_panels(
+    titles: list[str], columns: int = 2, *, shared: bool = False
+) -> tuple[go.Figure, list[dict[str, int]]]:
+    """Return a figure with a panel for each title, and row and column of each panel.
+
+    Args:
+        titles: of the panels, by rows.
+        columns: maximum number of panels of a row.
+        shared: True if the panels of a column have one horizontal axis, and those of a row one vertical axis.
+    """
+    columns = min(columns, len(titles))
     lines = math.ceil(len(titles) / columns)
+    # The last row may have fewer panels: an axis without a panel takes room on narrow pages.
+    counts = [min(columns, len(titles) - columns * line) for line in range(lines)]
     figure = make_subplots(
-        rows=lines, cols=columns, subplot_titles=titles,
-        horizontal_spacing=0.18, vertical_spacing=0.36 / lines,
+        specs=[[{}] * count + [None] * (columns - count) for count in counts],
+        rows=lines, cols=columns, subplot_titles=titles, shared_xaxes=shared, shared_yaxes=shared,
+        horizontal_spacing=0.36 / max(2, columns), vertical_spacing=0.36 / lines,
     )  # fmt: skip
     # Transparent backgrounds: the page sets colours, because only it knows whether it is light or dark.
     figure.update_layout(
@@ -75,10 +84,10 @@ def make_panels(titles: list[str]) -> tuple[go.Figure, list[dict[str, int]]]:
     return figure, [{"row": i // columns + 1, "col": i % columns + 1} for i in range(len(titles))]
 
 
-def faint(colour: str) -> str:
-    """Return a transparent version of a colour of ``PALETTE``, for the area of a band."""
+def faint(colour: str, opacity: float = 0.15) -> str:
+    """Return a transparent version of a colour of ``PALETTE``, for areas such as bands."""
     red, green, blue = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
-    return f"rgba({red},{green},{blue},0.15)"
+    return f"rgba({red},{green},{blue},{opacity})"
 
 
 def log_axis(values: Iterable[float], label: Callable[[float], str] = count) -> dict[str, object]:

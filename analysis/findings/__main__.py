@@ -18,7 +18,7 @@ from pathlib import Path
 
 from archbench.analysis.declared.frames import Frames
 from archbench.analysis.declared.records import decisions, read_records
-from archbench.analysis.figures.files import figure_bytes
+from archbench.analysis.figures.matplotlib_export import printed
 from archbench.analysis.files import csv_text, write
 from archbench.analysis.findings import published_page
 from archbench.analysis.findings.claims import Claim
@@ -108,7 +108,7 @@ def publish(config: FindingsConfig, decided: Decided) -> None:
 def contents(decided: Decided) -> dict[Path, str | bytes]:
     """Return the contents of the pages and of the figure, by their paths."""
     figure = findings_figure(decided.findings)
-    drawn = {} if figure is None else {FIGURE: figure_bytes(figure, "svg")}
+    drawn = {} if figure is None else {FIGURE: printed(figure, "svg")}
     return {
         **drawn,
         TABLE: csv_text(measurements(decided.findings)),

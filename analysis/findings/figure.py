@@ -4,55 +4,62 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
-from matplotlib.figure import Figure
+import plotly.graph_objects as go
 
 from archbench.analysis.declared.records import UNDECIDED
-from archbench.analysis.figures.style import PALETTE, REFERENCE_COLOUR
+from archbench.analysis.figures.style import PALETTE, REFERENCE_COLOUR, make_panels
 from archbench.analysis.findings.claims import BETTER
 from archbench.analysis.findings.verdicts import CONFIRMED, REFUTED, Finding
 
 COLOURS = {CONFIRMED: PALETTE[2], REFUTED: PALETTE[3], UNDECIDED: REFERENCE_COLOUR}
-ROW, GAP = 0.075, 0.16
-"""Inches of a claim, and between two verdicts."""
-WIDTH, MARGIN = 5.2, 0.5
-"""Inches of the figure, which is readable on a phone, too, and of the axis below the claims."""
+ROW, GAP = 7.5, 16
+"""Pixels of a claim, and between two verdicts."""
+WIDTH, MARGIN = 520, 50
+"""Pixels of the figure, which is readable on a phone, too, and of the axis below the claims."""
 LARGEST = 60
 """End of the axis, in smallest differences of interest."""
 
 
-def findings_figure(findings: Sequence[Finding]) -> Figure | None:
+def findings_figure(findings: Sequence[Finding]) -> go.Figure | None:
     """Return the figure of all claims with a difference; None without any.
 
     Each claim is a line: its difference with its 95% interval, divided by the smallest difference of interest
     of the claim, so that claims in different units are on one axis. The band is what is not of interest.
     """
     groups = {verdict: _of_verdict(findings, verdict) for verdict in COLOURS}
-    height = sum(ROW * len(group) + GAP for group in groups.values() if group) + MARGIN
-    if not any(groups.values()):
+    groups = {verdict: group for verdict, group in groups.items() if group}
+    if not groups:
         return None
-    figure = Figure(figsize=(WIDTH, height), facecolor="white")
-    axes = figure.add_axes((0.25, MARGIN / height, 0.72, 1 - MARGIN / height))
-    axes.axvspan(-1, 1, color="#E8EBEE", zorder=0)
-    axes.axvline(0, color=REFERENCE_COLOUR, linewidth=0.8, zorder=1)
+    figure, [cell] = make_panels([""])
     top, ticks = 0.0, {}
     for verdict, group in groups.items():
-        for index, finding in enumerate(group):
-            _draw(axes, finding, top - ROW * index)
-        if group:
-            ticks[top - ROW * (len(group) - 1) / 2] = f"{len(group)} {verdict}"
-            top -= ROW * len(group) + GAP
-    axes.set_yticks([*ticks], [*ticks.values()], fontsize=10)
-    axes.tick_params(axis="y", length=0)
-    axes.set_ylim(top + GAP / 2, GAP / 2 + ROW / 2)
-    axes.set_xscale("symlog", linthresh=1, linscale=0.8)
-    axes.set_xlim(-LARGEST, LARGEST)
+        heights = [top - ROW * index for index in range(len(group))]
+        for finding, height in zip(group, heights, strict=True):
+            figure.add_traces(_claim(finding, height))
+        ticks[(heights[0] + heights[-1]) / 2] = f"{len(group)} {verdict}"
+        top = heights[-1] - ROW - GAP
+    ends = (position(-1), position(1))
+    figure.add_vrect(*ends, fillcolor="#E8EBEE", line_width=0, layer="below", **cell)
+    figure.add_vline(0, line={"color": REFERENCE_COLOUR, "width": 1}, layer="between", **cell)
+    figure.update_yaxes(
+        tickvals=[*ticks], ticktext=[*ticks.values()], ticks="", range=[top + GAP / 2, (GAP + ROW) / 2],
+        showgrid=False, showline=False, zeroline=False, **cell,
+    )  # fmt: skip
     values = (-10, -1, 0, 1, 10)
-    axes.set_xticks(values, [f"{value:+d}" if value else "0" for value in values], fontsize=9)
-    axes.set_xlabel("← worse | difference / smallest of interest | better →", fontsize=9)
-    axes.spines[["top", "right", "left"]].set_visible(False)
-    return figure
+    figure.update_xaxes(
+        tickvals=[position(value) for value in values], showgrid=False, zeroline=False,
+        ticktext=[f"{value:+d}" if value else "0" for value in values],
+        range=[position(-LARGEST), position(LARGEST)],
+        title_text="← worse | difference / smallest of interest | better →", **cell,
+    )  # fmt: skip
+    return figure.update_layout(width=WIDTH, height=GAP - top + MARGIN, showlegend=False)
+
+
+def position(value: float) -> float:
+    """Return where a value is on the axis: linear from -1 to 1, logarithmic beyond, at most ``LARGEST``."""
+    size = min(abs(value), LARGEST)
+    return math.copysign(size if size <= 1 else 1 + math.log(size) / 2, value)
 
 
 def _of_verdict(findings: Sequence[Finding], verdict: str) -> list[Finding]:
@@ -61,11 +68,19 @@ def _of_verdict(findings: Sequence[Finding], verdict: str) -> list[Finding]:
     return sorted(group, key=lambda finding: -finding.difference / finding.claim.effect)
 
 
-def _draw(axes: Any, finding: Finding, y: float) -> None:
-    """Draw a claim: a circle for *better*, a square for *equal*."""
+def _claim(finding: Finding, height: float) -> list[go.Scatter]:
+    """Return the interval of a claim and its difference: a circle for *better*, a square for *equal*."""
     ends = (finding.low, finding.difference, finding.high)
-    low, middle, high = (min(max(end / finding.claim.effect, -LARGEST), LARGEST) for end in ends)
+    low, middle, high = (position(end / finding.claim.effect) for end in ends)
     colour = COLOURS[finding.verdict]
-    axes.plot([low, high], [y, y], color=colour, linewidth=1.2, alpha=0.6, zorder=2)
-    marker = "o" if finding.claim.relation == BETTER else "s"
-    axes.plot([middle], [y], marker, color=colour, markersize=3.5, zorder=3)
+    symbol = "circle" if finding.claim.relation == BETTER else "square"
+    hover = f"<b>{finding.name}</b> {finding.difference / finding.claim.effect:+.3g}<extra></extra>"
+    return [
+        go.Scatter(
+            x=[low, high], y=[height] * 2, mode="lines", line={"color": colour, "width": 1.5}, opacity=0.6
+        ),
+        go.Scatter(
+            x=[middle], y=[height], mode="markers", hovertemplate=hover,
+            marker={"color": colour, "symbol": symbol, "size": 6},
+        ),
+    ]  # fmt: skip

@@ -33,8 +33,8 @@ async function draw(div) {
     modeBarButtons: [["toImage", "zoom2d", "pan2d", "resetScale2d"]],
   });
   div.on("plotly_legendclick", event => {
-    const name = event.data[event.curveNumber].name;
-    for (const input of switches()) if (names(input).includes(name)) input.click();
+    const {legendgroup, name} = event.data[event.curveNumber];
+    for (const input of switches()) if (names(input).includes(legendgroup || name)) input.click();
     return false;
   });
   Plotly.relayout(div, colours(div, dark.matches));

@@ -26,7 +26,6 @@ from archbench.analysis.figures.capacity import capacity_figures
 from archbench.analysis.figures.compute import score_over_compute
 from archbench.analysis.figures.contexts import further_curves, position_curves, recall_maps
 from archbench.analysis.figures.curves import AXES, learning_curves, loss_curves
-from archbench.analysis.figures.files import figure_bytes
 from archbench.analysis.figures.scores import final_scores, forest, profiles
 from archbench.analysis.figures.style import styles
 from archbench.analysis.figures.text_slices import slice_gains
@@ -71,15 +70,16 @@ class Figures:
 
     interactive: Mapping[str, go.Figure | None]
     """By name; None where the study has nothing for a figure."""
-    images: Mapping[str, bytes]
-    """SVG files by name, such as ``against.svg``."""
+    ladders: Mapping[str, go.Figure]
+    """Capacities by ladder."""
     laws: Mapping[str, Fit]
     """Scaling laws of models with enough sizes and budgets, which a figure shows."""
 
     @property
     def drawn(self) -> dict[str, go.Figure]:
-        """Return the interactive figures that the study has something for."""
-        return {name: figure for name, figure in self.interactive.items() if figure is not None}
+        """Return the figures that the study has something for."""
+        ladders = {f"capacity_{name}": figure for name, figure in self.ladders.items()}
+        return {name: figure for name, figure in self.interactive.items() if figure is not None} | ladders
 
 
 def draw(comparison: Comparison) -> Figures:
@@ -87,15 +87,13 @@ def draw(comparison: Comparison) -> Figures:
 
     Raises ValueError where a run's evaluation by position cannot be read.
     """
-    against, ladders = against_figure(comparison), capacity_figures(comparison.ladders)
-    images = {} if against is None else {"against.svg": against}
-    images |= {f"capacity_{name}.svg": figure_bytes(figure, "svg") for name, figure in ladders.items()}
+    ladders = capacity_figures(comparison.ladders)
     laws = scaling_fits(study_points(comparison.frame, comparison.history))
-    return Figures(interactive=interactive_figures(comparison, laws), images=images, laws=laws)
+    return Figures(interactive=interactive_figures(comparison, laws), ladders=ladders, laws=laws)
 
 
 def interactive_figures(comparison: Comparison, laws: Mapping[str, Fit]) -> dict[str, go.Figure | None]:
-    """Return the figures that Plotly draws, by name; None where the study has nothing for a figure."""
+    """Return the figures of every study, by name; None where the study has nothing for a figure."""
     speed = comparison.speed
     return {
         "score_over_compute": score_over_compute(comparison),
@@ -110,6 +108,7 @@ def interactive_figures(comparison: Comparison, laws: Mapping[str, Fit]) -> dict
         "recall_maps": recall_maps(comparison),
         "positions": position_curves(comparison),
         "slices": slice_gains(comparison),
+        "against": against_figure(comparison),
         "gains": forest(comparison),
         "performance_profiles": profiles(comparison),
         "speed": None if speed is None else speed_curves(speed),
@@ -205,7 +204,7 @@ def switches(frame: pd.DataFrame) -> list[Switch]:
 
 def _sections(comparison: Comparison, study: StudyTables, figures: Figures) -> dict[str, object]:
     """Return the tables and notes of all sections."""
-    frame, speed, images = comparison.frame, comparison.speed, figures.images
+    frame, speed = comparison.frame, comparison.speed
     measured: dict[str, object] = {"measured": False}
     if speed is not None:
         measured = {
@@ -236,20 +235,9 @@ def _sections(comparison: Comparison, study: StudyTables, figures: Figures) -> d
             + " ".join(checks(law))
             for line, law in figures.laws.items()
         ],
-        "against": inline_svg(images["against.svg"]) if "against.svg" in images else None,
-        "capacities": [inline_svg(image) for name, image in images.items() if name != "against.svg"],
+        "capacities": [plot_json(figure) for figure in figures.ladders.values()],
         "published": study.published,
     }
-
-
-def inline_svg(image: bytes) -> Markup:
-    """Return an SVG file of Matplotlib as an element of the page.
-
-    Its style is for every element of a document, so it is restricted to the elements of this file.
-    """
-    svg = image.decode()
-    element = re.sub(r"<metadata>.*?</metadata>", "", svg[svg.index("<svg") :], flags=re.DOTALL)
-    return Markup(element.replace("*{", ".drawn svg *{"))
 
 
 @cache

@@ -17,9 +17,9 @@ from pathlib import Path
 
 import pandas as pd
 
-from archbench.analysis.figures.files import figure_bytes
+from archbench.analysis.figures.matplotlib_export import printed
 from archbench.analysis.files import write
-from archbench.analysis.speed.matplotlib_figure import draw
+from archbench.analysis.speed.figure import draw
 from archbench.analysis.speed.rows import MODES, load_speed, milliseconds, mixtures
 from archbench.analysis.tables.format import si
 from archbench.experiments.config.options import run_command
@@ -127,7 +127,7 @@ def publish(config: SpeedConfig, frame: pd.DataFrame) -> None:
     """Print the table, and write it and the figure."""
     table = render(frame, config.baseline)
     print(table)
-    contents: dict[str, str | bytes] = {"svg": figure_bytes(draw(frame), "svg"), "md": table}
+    contents: dict[str, str | bytes] = {"svg": printed(draw(frame), "svg"), "md": table}
     for kind, content in contents.items():
         print(f"wrote {write(config.folder / f'speed_{config.mode}.{kind}', content)}")
 

@@ -29,7 +29,7 @@ from archbench.analysis.declared.study_frames import track_frame
 from archbench.analysis.declared.tracks import Track, check_backbones, read_track
 from archbench.analysis.declared.tuned_study import rates_file
 from archbench.analysis.declared.tuning import write_rates
-from archbench.analysis.figures.files import figure_bytes
+from archbench.analysis.figures.matplotlib_export import printed
 from archbench.analysis.files import csv_text, parquet, write
 from archbench.analysis.report.page import draw, render_page
 from archbench.analysis.stats.targets.target_profiles import to_target
@@ -236,7 +236,7 @@ def publish(part: Part, best: pd.DataFrame) -> None:
     tables = track_markdown(part.track, results)
     beside_page: dict[str, str | bytes] = {}
     if (drawn := overview(part.track, results.arms, results.pairs)) is not None:
-        beside_page[f"{name}.svg"] = figure_bytes(drawn, "svg")
+        beside_page[f"{name}.svg"] = printed(drawn, "svg")
     beside_page |= {
         f"{name}_{key}.csv": csv_text(getattr(results, key)) for key in ("scores", "pairs", "slices")
     }

@@ -132,7 +132,7 @@ def write_run(tmp_path: Path) -> WriteRun:
 def no_page(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let ``archbench compare`` draw no figure of its page, which takes seconds."""
     pages = "".join(path.read_text() for path in (ROOT / "analysis" / "report" / "templates").iterdir())
-    empty = Figures(interactive=dict.fromkeys(re.findall(r"plots\.(\w+)", pages)), images={}, laws={})
+    empty = Figures(interactive=dict.fromkeys(re.findall(r"plots\.(\w+)", pages)), ladders={}, laws={})
     monkeypatch.setattr("archbench.analysis.compare.draw", lambda comparison: empty)
 
 

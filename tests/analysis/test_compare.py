@@ -14,7 +14,7 @@ from archbench.analysis import compare
 from archbench.analysis.compare import CompareConfig, Study, main
 from archbench.analysis.comparison import NO_CURVES, Comparison
 from archbench.analysis.figures.contexts import read_positions
-from archbench.analysis.figures.files import figure_bytes
+from archbench.analysis.figures.matplotlib_export import printed
 from archbench.analysis.figures.verdicts import verdict_figure
 from archbench.analysis.load.study import load_study
 from archbench.analysis.report.needs import training_commands
@@ -208,7 +208,7 @@ def test_a_stored_frame_is_compared_without_its_runs(
     assert capsys.readouterr().out.startswith(render_tables(study_tables(Comparison(runs))))
     figure = verdict_figure(Comparison(runs))
     assert figure is not None
-    assert (tmp_path / "verdicts.svg").read_bytes() == figure_bytes(figure, "svg")
+    assert (tmp_path / "verdicts.svg").read_bytes() == printed(figure, "svg")
     pixels = matplotlib.image.imread(tmp_path / "verdicts.png")
     assert pixels.shape[1] == 1700  # two pixels for each that a README shows
     stored, written = (pd.read_csv(path) for path in (results / "compare_pairs.csv", tmp_path / "pairs.csv"))

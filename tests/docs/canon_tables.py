@@ -6,9 +6,9 @@ import math
 
 import numpy as np
 import pandas as pd
-from matplotlib.figure import Figure
+import plotly.graph_objects as go
 
-from archbench.analysis.figures.style import MATPLOTLIB_MARKERS, PALETTE
+from archbench.analysis.figures.style import PALETTE, SYMBOLS, make_panels
 from archbench.analysis.stats.compute.multipliers import Budget, shared_lead
 from archbench.analysis.stats.intervals import mean_interval
 from archbench.analysis.tables import markdown
@@ -87,23 +87,26 @@ def canon_block(frame: pd.DataFrame) -> str:
     )  # fmt: skip
 
 
-def canon_figure(frame: pd.DataFrame) -> Figure:
+def canon_figure(frame: pd.DataFrame) -> go.Figure:
     """Draw the scores of text: a line for each mixer, a mark for each form, the seeds as small dots."""
-    figure = Figure(figsize=(8, 3.2), layout="constrained", facecolor="white")
-    axes = figure.subplots()
+    figure, [cell] = make_panels([""])
     for form, label in enumerate(HEAD[1:]):
-        for line, models in enumerate(FORMS.values()):
-            if not models[form]:
-                continue
-            values, height = scores(frame, "text", models[form]), line + 0.12 * (form - 1.5)
-            axes.plot(values, [height] * len(values), ".", color=PALETTE[form], markersize=3)
-            axes.plot(
-                values.mean(), height, MATPLOTLIB_MARKERS[form], color=PALETTE[form], markersize=8,
-                label=label if line == (0 if form in (0, 2) else 1) else None,
-            )  # fmt: skip
-    axes.set_yticks(range(len(FORMS)), [f"{name} (pseudo)" * (name == "encoder") or name for name in FORMS])
-    axes.invert_yaxis()
-    axes.grid(axis="x", alpha=0.3)
-    axes.set_xlabel("bits per byte of text on the test split (lower is better)")
-    figure.legend(loc="outside upper center", ncols=4, frameon=False)
-    return figure
+        lines = [line for line, models in enumerate(FORMS.values()) if models[form]]
+        values = [scores(frame, "text", models[form]) for models in FORMS.values() if models[form]]
+        heights = [line + 0.12 * (form - 1.5) for line in lines]
+        colour = {"color": PALETTE[form]}
+        seeds = go.Scatter(
+            x=np.concatenate(values).tolist(), y=np.repeat(heights, 3).tolist(), mode="markers",
+            marker=colour | {"size": 4}, showlegend=False,
+        )  # fmt: skip
+        means = go.Scatter(
+            x=[seeds.mean() for seeds in values], y=heights, mode="markers", name=label,
+            marker=colour | {"symbol": SYMBOLS[form], "size": 13},
+        )  # fmt: skip
+        figure.add_traces([seeds, means])
+    names = [f"{name} (pseudo)" * (name == "encoder") or name for name in FORMS]
+    figure.update_yaxes(
+        tickvals=list(range(len(FORMS))), ticktext=names, autorange="reversed", showgrid=False, **cell
+    )
+    figure.update_xaxes(title_text="bits per byte of text on the test split (lower is better)", **cell)
+    return figure.update_layout(width=800, height=320)

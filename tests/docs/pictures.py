@@ -16,14 +16,13 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-import matplotlib.figure
 import pandas as pd
+import plotly.graph_objects as go
 
 from archbench.analysis.compare import NO_CURVES, VERDICTS_DPI, stored_frame
 from archbench.analysis.comparison import Comparison
 from archbench.analysis.figures.capacity import capacity_figures
 from archbench.analysis.figures.compute import score_over_compute
-from archbench.analysis.figures.files import figure_bytes
 from archbench.analysis.figures.matplotlib_export import printed
 from archbench.analysis.figures.verdicts import verdict_figure
 from archbench.analysis.findings import __main__ as findings
@@ -94,9 +93,9 @@ def pictures() -> dict[str, Picture]:
     return found
 
 
-def _svg(figure: matplotlib.figure.Figure | None) -> bytes:
+def _svg(figure: go.Figure | None) -> bytes:
     assert figure is not None
-    return figure_bytes(figure, "svg")
+    return printed(figure, "svg")
 
 
 def _over_compute(name: str, kind: str) -> bytes:
@@ -120,7 +119,7 @@ def of_several_models() -> pd.DataFrame:
 
 
 @cache
-def _ladders() -> dict[str, matplotlib.figure.Figure]:
+def _ladders() -> dict[str, go.Figure]:
     return capacity_figures(rungs(frame("capacity")))
 
 
@@ -199,7 +198,7 @@ def _write_png() -> None:
     """Write the figures that are shown as PNG, too."""
     verdicts = verdict_figure(Comparison(short_runs()))
     assert verdicts is not None
-    (RESULTS / "compare.png").write_bytes(figure_bytes(verdicts, "png", VERDICTS_DPI))
+    (RESULTS / "compare.png").write_bytes(printed(verdicts, "png", VERDICTS_DPI))
     for name in ("laptop", "text"):
         (RESULTS / f"{name}.png").write_bytes(_over_compute(name, "png"))
 

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from archbench.analysis.comparison import Comparison
-from archbench.analysis.figures.files import figure_bytes
+from archbench.analysis.figures.matplotlib_export import printed
 from archbench.analysis.figures.verdicts import verdict_figure
 from archbench.analysis.load.study import load_study
 
@@ -17,16 +17,16 @@ from archbench.analysis.load.study import load_study
 def drawn(frame: pd.DataFrame) -> str:
     figure = verdict_figure(Comparison(frame))
     assert figure is not None
-    return figure_bytes(figure, "svg").decode()
+    return printed(figure, "svg").decode()
 
 
 def test_each_likelihood_type_has_an_axis_and_a_baseline(study: Path) -> None:
     frame = load_study(study, "compare")
     figure = verdict_figure(Comparison(frame))
     assert figure is not None
-    assert len(figure.axes) == 4  # recall; and of the text exact, bound, pseudo
-    labels = [axes.get_xlabel() for axes in figure.axes]
-    assert labels == ["← worse than decoder   better →"] * 2 + ["", ""]
+    # Recall; and of the text exact, bound, pseudo.
+    labels = [axis.title.text for axis in figure.select_xaxes()]
+    assert labels == ["← worse than decoder   better →"] * 2 + [None, None]
     svg = drawn(frame)
     assert svg == drawn(frame)
     for words in ("recall, nano", "exact likelihood", "pseudo-likelihood", "the only model of its type"):
@@ -37,11 +37,10 @@ def test_each_likelihood_type_has_an_axis_and_a_baseline(study: Path) -> None:
 def test_points_are_the_gains_over_the_baseline(study: Path) -> None:
     figure = verdict_figure(Comparison(load_study(study, "compare")))
     assert figure is not None
-    recall = figure.axes[0]
-    [bars] = recall.containers[:1]
-    points = bars[0]
-    assert points.get_xdata()[0] == pytest.approx(-0.09, abs=0.01)  # mamba: 0.90 against 0.99
-    assert points.get_markerfacecolor() != "white"  # separated
+    [point] = figure.select_traces({"name": "mamba", "xaxis": "x"})
+    assert point.x[0] == pytest.approx(-0.09, abs=0.01)  # 0.90 against 0.99
+    assert point.error_x.array[0] > 0
+    assert point.marker.color != "white"  # separated
 
 
 def test_there_is_none_without_scores(write_run: Any, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from archbench.analysis.board.claims import entry
 from archbench.analysis.declared.frames import Frames
 from archbench.analysis.findings.__main__ import main
 from archbench.analysis.findings.claims import Claim
-from archbench.analysis.findings.figure import findings_figure
+from archbench.analysis.findings.figure import LARGEST, findings_figure, position
 from archbench.analysis.findings.page import markdown, measurements
 from archbench.analysis.findings.verdicts import Finding, decide_claim, judge, runs_of
 from archbench.analysis.load.study import load_study
@@ -160,11 +160,21 @@ def test_the_drawing_has_the_differences_in_units_of_the_smallest_of_interest(de
     found = decided(claim(), CLEAR, (0.60, 0.61, 0.62, 0.60, 0.61))
     figure = findings_figure([found, Finding(name="two", claim=claim(), verdict="not run")])
     assert figure is not None
-    (axes,) = figure.axes
-    assert [label.get_text() for label in axes.get_yticklabels()] == ["1 confirmed"]
-    [point] = [line for line in axes.lines if line.get_marker() == "o"]
-    assert point.get_xdata() == pytest.approx([3.0])  # 0.3, of which 0.1 is of interest
+    assert figure.layout.yaxis.ticktext == ("1 confirmed",)
+    [point] = figure.select_traces({"mode": "markers"})
+    assert point.marker.symbol == "circle"
+    assert point.x == pytest.approx([position(3.0)])  # 0.3, of which 0.1 is of interest
     assert findings_figure([Finding(name="two", claim=claim(), verdict="not run")]) is None
+
+
+def test_the_axis_of_differences_is_continuous_and_ends() -> None:
+    values = [-1000, -LARGEST, -10, -1, -0.5, 0, 0.5, 1, 1.001, 10, LARGEST]
+    drawn = [position(value) for value in values]
+    assert drawn == sorted(drawn)
+    assert drawn[0] == drawn[1]
+    assert position(0.5) == 0.5
+    assert position(1.001) - position(1) == pytest.approx(0.0005, rel=0.01)
+    assert position(-10) == -position(10)
 
 
 def test_own_runs_count_without_what_is_kept(decided: Any, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from archbench.analysis.figures.files import figure_bytes
+from archbench.analysis.figures.matplotlib_export import printed
 from archbench.analysis.figures.style import PALETTE
 from archbench.analysis.speed.__main__ import draw, main, render
 from archbench.analysis.speed.rows import load_all_modes, load_speed
@@ -92,19 +92,14 @@ def test_cells_that_did_not_settle_are_counted(tmp_path: Path) -> None:
 
 def test_the_figure_shows_what_was_measured(rows: Path) -> None:
     figure = draw(load_speed(rows, "decode"))
-    panels = figure.axes
-    assert len(panels) == 6
-    assert all((p.get_xscale(), p.get_yscale()) == ("log", "log") for p in panels)
-    drawn = {line.get_label(): line for line in panels[0].get_lines()}
+    assert {axis.type for axis in (*figure.select_xaxes(), *figure.select_yaxes())} == {"log"}
+    drawn = {line.name: line for line in figure.select_traces(row=1, col=1)}
     assert set(drawn) == {"decoder", "s4"}
-    assert list(drawn["decoder"].get_ydata()) == [1000.0, 200.0]
-    assert [drawn[name].get_color() for name in ("decoder", "s4")] == [
-        PALETTE[0],
-        PALETTE[2],
-    ]  # as everywhere
-    assert panels[1].get_lines()[0].get_ydata().tolist() == [100.0]  # 8 tokens in 80 ms
-    assert panels[4].get_lines()[0].get_ydata().tolist() == [512 / 2**20, 2048 / 2**20]
-    text = figure_bytes(figure, "svg").decode()
+    assert drawn["decoder"].y == (1000.0, 200.0)
+    assert [drawn[name].line.color for name in ("decoder", "s4")] == [PALETTE[0], PALETTE[2]]  # as everywhere
+    assert next(figure.select_traces(row=1, col=2)).y == (100.0,)  # 8 tokens in 80 ms
+    assert next(figure.select_traces(row=3, col=1)).y == (512 / 2**20, 2048 / 2**20)
+    text = printed(figure, "svg").decode()
     assert text.startswith("<?xml")
     assert {"decoder", "s4", "tokens per second", "8 sequences"} <= set(re.findall(r">([^<>\n]+)<", text))
 
@@ -186,7 +181,7 @@ def test_equal_tokens_and_largest_batches_are_groups_of_their_own(tmp_path: Path
         "| decoder | the largest batch in 2 GiB | 10: 1k |",
         "| s4 | the largest batch in 2 GiB | 300: 3k (3.00) |",
     ]
-    titles = [panel.get_title() for panel in draw(frame).axes[:3]]
+    titles = [title.text for title in draw(frame).layout.annotations]
     assert titles == ["8 sequences", "2,048 tokens a step", "the largest batch in 2 GiB"]
 
 
@@ -209,12 +204,10 @@ def test_texts_are_drawn_against_steps(tmp_path: Path) -> None:
         "| diffusion | 1 | 128 | 1.28k, 12 passes | 320, 36 passes |",
         "| diffusion | 1 | 256 | - | 256, 36 passes |",
     ]
-    panels = draw(frame).axes
-    assert [panel.get_title() for panel in panels[:2]] == [
-        "one sequence, 128 tokens",
-        "one sequence, 256 tokens",
-    ]
-    assert panels[0].get_lines()[1].get_xdata().tolist() == [8, 32]
+    figure = draw(frame)
+    titles = [title.text for title in figure.layout.annotations]
+    assert titles == ["one sequence, 128 tokens", "one sequence, 256 tokens"]
+    assert [line.x for line in figure.select_traces(row=1, col=1)] == [(32,), (8, 32)]
     assert "in brackets" not in render(frame, "decoder")
     other = cells[0] | {"filling": '{"method": "ancestral"}', "backbone": "encoder"}
     with pytest.raises(ValueError, match="mixes filling"):

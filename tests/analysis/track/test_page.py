@@ -115,9 +115,7 @@ def test_scores_targets_rates_and_variants_are_one_table() -> None:
 def test_the_map_has_a_field_for_each_score(track: Track) -> None:
     figure = overview(track, ARMS, PAIRS)
     assert figure is not None
-    axes = figure.axes[0]
-    assert [label.get_text() for label in axes.get_yticklabels()] == ["decoder", "mamba", "s4"]
-    assert [text.get_text() for text in axes.texts] == [f"{s:.3f}" for s in (1, 3.1, 0.95, 2.5, 0.2, 2.7)]
-    shares = axes.collections[0].get_array()
-    assert shares is not None
-    assert shares.ravel().tolist() == [1, -1, 0, 0.5, -1, 0.5]
+    [cells] = figure.data
+    assert cells.y == ("decoder", "mamba", "s4")
+    assert [text for row in cells.text for text in row] == [f"{s:.3f}" for s in (1, 3.1, 0.95, 2.5, 0.2, 2.7)]
+    assert [share for row in cells.z for share in row] == [1, -1, 0, 0.5, -1, 0.5]

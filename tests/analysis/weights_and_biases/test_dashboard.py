@@ -41,7 +41,7 @@ def one_figure(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def learning(comparison: Comparison) -> Figures:
         interactive = {"learning_curves": learning_curves(comparison), "speed": None}
-        return Figures(interactive=interactive, images={}, laws={})
+        return Figures(interactive=interactive, ladders={}, laws={})
 
     monkeypatch.setattr(dashboard, "draw", learning)
 
