@@ -7,6 +7,7 @@ tensors.
 
 from __future__ import annotations
 
+import functools
 import importlib
 import pkgutil
 from abc import ABC, abstractmethod
@@ -141,7 +142,8 @@ class Checkpoint(ABC):
         return rules
 
 
-def families() -> list[type[Checkpoint]]:
+@functools.cache
+def families() -> tuple[type[Checkpoint], ...]:
     """Return the families of this package, in the order of their modules."""
     checkpoint_classes: list[type[Checkpoint]] = []
     for module in pkgutil.walk_packages([str(Path(__file__).parent)], f"{__package__}."):
@@ -149,4 +151,4 @@ def families() -> list[type[Checkpoint]]:
             is_defined_here = isinstance(value, type) and value.__module__ == module.name
             if is_defined_here and issubclass(value, Checkpoint) and "model_types" in vars(value):
                 checkpoint_classes.append(value)
-    return checkpoint_classes
+    return tuple(checkpoint_classes)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -74,10 +75,11 @@ def load_folder(path: Path, *, dtype: torch.dtype = torch.float32) -> Backbone:
                 locations[hf_name] = (opened, name)
         rules = family.applicable_rules(model)
         _check(family, model, rules, locations)
+        slots = _slots(model)
         for rule in sorted(rules, key=lambda rule: isinstance(rule, Repeated)):  # what they repeat first
             if rule.theirs in locations:
                 opened, name = locations[rule.theirs]
-                _read(rule, opened.get_tensor(name), model, dtype, family.tie_key)
+                _read(rule, opened.get_tensor(name), slots, dtype, family.tie_key)
     assert not any(p.is_meta for p in (*model.parameters(), *model.buffers()))
     return model
 
@@ -259,28 +261,42 @@ def _check(
         raise ValueError(f"tensors {'; '.join(problems)}")
 
 
-def _read(rule: Rule, tensor: Tensor, model: Backbone, dtype: torch.dtype, tie_key: str) -> None:
+Slots = dict[str, list[tuple[nn.Module, str]]]
+"""Modules that have a tensor, and its attribute there, by the names of the tensor: a tied one has several."""
+
+
+def _slots(model: Backbone) -> Slots:
+    """Return the slots of all parameters and buffers, found once: a model has thousands."""
+    by_name: Slots = {}
+    by_tensor: defaultdict[int, list[tuple[nn.Module, str]]] = defaultdict(list)
+    named = (*model.named_parameters(remove_duplicate=False), *model.named_buffers())
+    for name, tensor in named:
+        module, _, leaf = name.rpartition(".")
+        by_tensor[id(tensor)].append((model.get_submodule(module), leaf))
+        by_name[name] = by_tensor[id(tensor)]
+    return by_name
+
+
+def _read(rule: Rule, tensor: Tensor, slots: Slots, dtype: torch.dtype, tie_key: str) -> None:
     """Load one tensor of a checkpoint into the model."""
     tensor = tensor.to(dtype) if tensor.is_floating_point() else tensor
-    parameters = dict(model.named_parameters(remove_duplicate=False)) | dict(model.named_buffers())
     if tensor.is_floating_point() and not torch.isfinite(tensor).all():
         raise ValueError(f"tensor {rule.theirs} has values that are not finite: the folder is damaged")
+    ours = [getattr(*slots[name][0]) for name in rule.ours]
     if isinstance(rule, Repeated):
-        if not isinstance(rule, Unused) and not torch.equal(tensor, parameters[rule.ours[0]]):
+        if not isinstance(rule, Unused) and not torch.equal(tensor, ours[0]):
             raise ValueError(
                 f"tensor {rule.theirs} differs from what it repeats, which are one with "
                 f"{tie_key}=true in config.json"
             )
         return
-    shapes = [parameters[name].shape for name in rule.ours]
-    for name, part in zip(rule.ours, rule.read(tensor, shapes), strict=True):
+    parts = rule.read(tensor, [part.shape for part in ours])
+    for name, shared, part in zip(rule.ours, ours, parts, strict=True):
         # A copy: the file may change later, and parts would keep a fused tensor allocated.
         value = part.clone(memory_format=torch.contiguous_format)
-        shared = parameters[name]
         value = rule.put(value, shared) if isinstance(rule, Entry) else value
         new = (
             nn.Parameter(value, not isinstance(rule, FixedRow)) if isinstance(shared, nn.Parameter) else value
         )
-        for alias in (tied_name for tied_name, parameter in parameters.items() if parameter is shared):
-            module, _, leaf = alias.rpartition(".")
-            setattr(model.get_submodule(module), leaf, new)
+        for module, leaf in slots[name]:
+            setattr(module, leaf, new)

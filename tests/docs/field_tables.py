@@ -16,7 +16,7 @@ from tests.architectures.pretrained.fields import (
     Outcome,
     declared,
     reason,
-    try_fields,
+    try_all,
 )
 from tests.architectures.pretrained.folders import DECODERS, ENCODER_DECODERS, ENCODERS, make_model
 
@@ -53,7 +53,7 @@ def main() -> None:
     """Write the table."""
     with tempfile.TemporaryDirectory() as folder:
         rows = [
-            row for name in CLASSES for row in field_rows(name, try_fields(name, Path(folder) / name, VALUES))
+            row for name in CLASSES for row in field_rows(name, try_all(name, Path(folder) / name, VALUES))
         ]
     with TABLE.open("w", newline="") as file:
         csv.writer(file, lineterminator="\n").writerows([COLUMNS, *rows])

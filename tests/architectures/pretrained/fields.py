@@ -8,6 +8,7 @@ import functools
 import json
 import random
 import re
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,6 +38,9 @@ from tests.architectures.pretrained.folders import (
     make_model,
 )
 from tests.architectures.pretrained.parity import KeepFloat64, error
+
+hf.logging.set_verbosity_error()  # its table of tensors takes as long as opening a folder
+hf.logging.disable_progress_bar()
 
 NO_EFFECT = {
     "training": r"\w*(dropout|pdrop|jitter|layerdrop)\w*|\w*router\w*(coef|coefficient|logits|probs)"
@@ -262,13 +266,64 @@ def changes_of_fields(name: str, base: int, folder: Path) -> dict[str, list[Sett
     return {key: [*each, *FITTING.get(key, [])] for key, each in changes.items()}
 
 
-def try_fields(name: str, folder: Path, most: Sequence[int]) -> dict[str, list[Outcome]]:
+Outcomes = dict[str, list[Outcome]]
+"""Outcomes of the changes of each field."""
+
+
+def try_all(name: str, folder: Path, most: Sequence[int]) -> Outcomes:
     """Change every field of a class, one by one, to at most so many values in its first folder, in its
     second, ..."""
-    outcomes: dict[str, list[Outcome]] = {}
+    outcomes: Outcomes = {}
     for base, count in zip(range(len(BASES[name])), most, strict=False):
         room = folder / str(base)
         for key, changes in changes_of_fields(name, base, room).items():
             cases = [Case(name=name, base=base, changes=each) for each in changes[:count]]
             outcomes.setdefault(key, []).extend(try_case(case, room) for case in cases)
     return outcomes
+
+
+FEW = 2
+"""Changes of a field that are tried alone where it has many: each class takes others."""
+
+
+def try_some(name: str, folder: Path) -> Outcomes:
+    """Change every field of a class in its first folder: those that can change the output alone and, where
+    they have few values, to the others and to none together; those that cannot, together."""
+    turn, start = FEW * [*CLASSES].index(name), begin(name, 0, folder)
+    alone: list[tuple[str, Settings]] = []
+    together: defaultdict[int, dict[str, Settings]] = defaultdict(dict)
+    for key, changes in changes_of_fields(name, 0, folder).items():
+        if key not in start.fields:
+            together[0][key] = changes[0]
+        elif len(changes) > FEW + 1:
+            sized = isinstance(start.config.get(key), int)  # without their sizes, models are large
+            many = [each for each in changes if not (sized and each[key] is REMOVED)]
+            alone += [(key, many[(turn + i) % len(many)]) for i in range(FEW)]
+        else:
+            alone.append((key, changes[0]))
+            for place, each in enumerate(changes[1:], 1):
+                together[place][key] = each
+    outcomes: Outcomes = {key: [] for key in (*together[0], *(key for key, _ in alone))}
+    for key, changed in alone:
+        outcomes[key].append(try_case(Case(name=name, base=0, changes=changed), folder))
+    for place, group in sorted(together.items()):
+        for key, outcome in try_together(name, group, folder, may_move=place > 0).items():
+            outcomes[key].append(outcome)
+    return outcomes
+
+
+def try_together(
+    name: str, group: dict[str, Settings], folder: Path, *, may_move: bool
+) -> dict[str, Outcome]:
+    """Change fields at once. Where the logits are not equal, or not those of the folder to begin with, change
+    each half of the fields, so that in the end one alone is to blame."""
+    merged: Settings = {key: value for changes in group.values() for key, value in changes.items()}
+    outcome = try_case(Case(name=name, base=0, changes=merged), folder)
+    if len(group) == 1:
+        return dict.fromkeys(group, outcome)
+    if outcome.kind == "equal" and (may_move or not outcome.moved):
+        return dict.fromkeys(group, Outcome(kind="equal"))
+    items = sorted(group.items())
+    halves = dict(items[: len(items) // 2]), dict(items[len(items) // 2 :])
+    one, two = (try_together(name, half, folder, may_move=may_move) for half in halves)
+    return one | two
