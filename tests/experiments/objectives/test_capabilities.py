@@ -9,22 +9,15 @@ from archbench.experiments.objectives.objective import Objective
 from tests import CONF
 
 READOUTS = {"sequence_classification", "token_classification", "similarity"}
-PAIRS = {
-    "decoder": {"causal_lm", "multi_token", "classification", "prefix_lm", "seq2seq", *READOUTS},
-    "moe": {"causal_lm", "multi_token", "classification", "prefix_lm", "seq2seq", *READOUTS},
-    "mamba": {"causal_lm", "multi_token", "classification", "prefix_lm", "seq2seq", *READOUTS},
-    "s4": {"causal_lm", "multi_token", "classification", "prefix_lm", "seq2seq", *READOUTS},
-    "encoder": {"masked_lm", "masked_diffusion", "classification", *READOUTS, "sentence_pairs"},
-    "masked_diffusion": {"masked_lm", "masked_diffusion", "classification", *READOUTS, "sentence_pairs"},
-    "mamba2": {"causal_lm", "multi_token", "classification", "prefix_lm", "seq2seq", *READOUTS},
-    "gla": {"causal_lm", "multi_token", "classification", "prefix_lm", "seq2seq", *READOUTS},
-    "hybrid": {"causal_lm", "multi_token", "classification", "prefix_lm", "seq2seq", *READOUTS},
-    "s4_bidirectional": {"masked_lm", "masked_diffusion", "classification", *READOUTS, "sentence_pairs"},
-    "mamba_bidirectional": {"masked_lm", "masked_diffusion", "classification", *READOUTS, "sentence_pairs"},
-    "mamba2_bidirectional": {"masked_lm", "masked_diffusion", "classification", *READOUTS, "sentence_pairs"},
-    "hybrid_bidirectional": {"masked_lm", "masked_diffusion", "classification", *READOUTS, "sentence_pairs"},
+TRAINED_BY = {
+    "causal": {"causal_lm", "multi_token", "classification", "prefix_lm", "seq2seq", *READOUTS},
+    "bidirectional": {"masked_lm", "masked_diffusion", "classification", *READOUTS, "sentence_pairs"},
     "encoder_decoder": {"span_corruption", "denoising", "prefix_lm", "ul2", "seq2seq"},
+    "blockwise": {"block_diffusion"},
 }
+"""Objectives for the backbones of each capability."""
+SPECIAL = {"any_order", "uniform_diffusion"}
+"""Objectives for some of them."""
 
 
 def classes(group, base):
@@ -37,14 +30,13 @@ def classes(group, base):
 BACKBONES, OBJECTIVES = classes("backbone", Backbone), classes("objective", Objective)
 
 
-@pytest.mark.parametrize("backbone", PAIRS)
+@pytest.mark.parametrize("backbone", BACKBONES)
 def test_objectives_take_exactly_the_backbones_they_can_train(backbone):
     capabilities = BACKBONES[backbone].capabilities
-    known = set().union(*PAIRS.values())
-    assert known <= set(OBJECTIVES)
-    assert {name for name in known if OBJECTIVES[name].missing_capability(capabilities) is None} == PAIRS[
-        backbone
-    ]
+    expected = set().union(*(names for able, names in TRAINED_BY.items() if getattr(capabilities, able)))
+    known = set().union(*TRAINED_BY.values())
+    assert known | SPECIAL == set(OBJECTIVES)
+    assert {name for name in known if OBJECTIVES[name].missing_capability(capabilities) is None} == expected
 
 
 @pytest.mark.parametrize("objective", ["prefix_lm", "seq2seq"])
