@@ -13,6 +13,8 @@ SOLVED = [name for name, yaml in _YAMLS.items() if yaml.get("d_model") is None]
 PRESETS = [name for name in _YAMLS if name not in SOLVED]
 
 _FIRST = {_YAMLS[name]["_target_"].rpartition(".")[0]: name for name in reversed(SOLVED)}
+CLASSES = sorted({_YAMLS[name]["_target_"]: name for name in reversed(SOLVED)}.values())
+"""One YAML of each class."""
 FAMILIES = sorted(_FIRST.values())
 """One YAML of each module of architectures/: enough to show what the harness does with a family."""
 

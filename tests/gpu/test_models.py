@@ -25,7 +25,7 @@ from archbench.experiments.objectives.decoding.sampling import GREEDY, SamplingC
 from archbench.experiments.objectives.decoding.steps import StaticDecoder
 from archbench.experiments.training.parallel.block_wrapping import check_compiler, compile_block
 from tests.architectures.conformance import Inputs, random_inputs
-from tests.architectures.test_conformance import lively
+from tests.architectures.models import lively
 from tests.backbones import FAMILIES, class_of
 
 pytestmark = pytest.mark.gpu

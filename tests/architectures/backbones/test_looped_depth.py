@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from archbench.architectures.backbone import Backbone
-from tests.architectures.test_conformance import LONGEST, VOCABULARY, build, enliven
+from tests.architectures.models import LONGEST, VOCABULARY, build, enliven
 
 NAMES = ["decoder", "mamba", "gated_deltanet", "encoder"]
 

@@ -21,7 +21,7 @@ from archbench.architectures.mixers.rwkv7 import Config as RWKV7Config
 from archbench.experiments.objectives.decoding.steps import problem
 from archbench.experiments.training.parallel.block_wrapping import recompute
 from tests.architectures.conformance import check_no_leak, enliven
-from tests.architectures.test_conformance import build
+from tests.architectures.models import build
 
 HEADS, GROUPS, CAPACITY = 4, 2, 0.3
 assert_close = functools.partial(torch.testing.assert_close, rtol=1e-5, atol=1e-5)

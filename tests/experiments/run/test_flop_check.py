@@ -9,7 +9,7 @@ from torch.utils.checkpoint import checkpoint
 
 from archbench.architectures.backbone import Flops, linear_flops
 from archbench.experiments.run.flop_check import flop_problem
-from tests.architectures.test_conformance import build
+from tests.architectures.models import build
 from tests.backbones import SOLVED
 from tests.experiments.run.flop_layers import D, Layer, T, problem, view_of
 from tests.tiers import fast_only

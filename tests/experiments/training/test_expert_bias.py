@@ -10,7 +10,7 @@ from torch import Tensor
 
 from archbench.experiments.training.micro_batcher import MicroBatcher
 from tests.architectures.conformance import random_inputs
-from tests.architectures.test_conformance import build, read_yaml
+from tests.architectures.models import build, read_yaml
 from tests.experiments import commands
 
 

@@ -26,7 +26,7 @@ from archbench.experiments.training.optimizers.muon import Muon
 from archbench.experiments.training.optimizers.nadam import NAdam
 from archbench.experiments.training.optimizers.parameter_groups import parameter_groups, uncompiled
 from archbench.experiments.training.optimizers.sgd import SGD
-from tests.architectures.test_conformance import build as conformance_build
+from tests.architectures.models import build as conformance_build
 
 BACKBONES = {
     "decoder": (Decoder, DecoderConfig(d_model=16, tie_embeddings=True)),

@@ -16,7 +16,7 @@ from archbench.architectures.layers.attention.latent import LatentAttention
 from archbench.architectures.layers.attention.multi_head import Attention, CrossAttention
 from archbench.architectures.layers.context import Context
 from archbench.architectures.layers.positions import ALiBi, PositionsConfig
-from tests.architectures.test_conformance import build
+from tests.architectures.models import build
 
 
 def explicit(
