@@ -8,6 +8,8 @@ meta device.
 from __future__ import annotations
 
 import dataclasses
+import itertools
+import math
 import re
 import textwrap
 from collections.abc import Callable
@@ -130,8 +132,14 @@ def training_flops_per_token(model: Backbone, sizes: Sizes) -> float:
 
 def match(cls: type[Backbone], config: BackboneConfig, scale: ScaleConfig, sizes: Sizes) -> Matched:
     """Return the configuration whose size on ``scale.axis`` is nearest the target. Raises ConfigError."""
+    known: dict[str, int] = {}
 
     def measure(candidate: BackboneConfig) -> int:
+        if (key := repr(candidate)) not in known:  # the search comes to some widths again
+            known[key] = build_and_measure(candidate)
+        return known[key]
+
+    def build_and_measure(candidate: BackboneConfig) -> int:
         model = sizes.on_meta(cls, candidate)
         if scale.axis == "flops":
             return round(training_flops_per_token(model, sizes))
@@ -201,14 +209,19 @@ def _nearest_width(base: BackboneConfig, target: int, measure: Any) -> BackboneC
     def at(multiple: int) -> BackboneConfig:
         return dataclasses.replace(base, d_model=unit * multiple)
 
-    high = 1
+    low, high = 0, 1
     while measure(at(high)) < target:
-        high *= 2
-    low = max(1, high // 2)
-    while high - low > 1:
-        middle = (low + high) // 2
+        low, high = high, 2 * high
+    for step in itertools.count():
+        if high - low <= 1:
+            return min(at(max(1, low)), at(high), key=lambda c: abs(measure(c) - target))
+        below, above = (max(1, measure(at(multiple))) for multiple in (low, high))
+        # Sizes grow about as a power of the width. A middle now and then bounds the steps where they do not.
+        share = math.log(target / below) / math.log(above / below)
+        middle = round(low * (high / low) ** share) if step % 3 < 2 else (low + high) // 2
+        middle = min(max(middle, low + 1), high - 1)
         low, high = (middle, high) if measure(at(middle)) < target else (low, middle)
-    return min(at(low), at(high), key=lambda c: abs(measure(c) - target))
+    raise AssertionError("the interval shrinks in each step")
 
 
 def _turn_fine_knob(config: BackboneConfig, target: int, measure: Any) -> BackboneConfig:

@@ -1,35 +1,20 @@
 import dataclasses
-import functools
 
 import pytest
 import torch
-from hydra import compose, initialize_config_dir
-from omegaconf import OmegaConf
 
-from archbench.architectures.backbone import Backbone, BackboneConfig
+from archbench.architectures.backbone import Parameters
 from archbench.architectures.backbones.decoder import Decoder, DecoderConfig
 from archbench.architectures.backbones.hybrid import Hybrid, HybridConfig
 from archbench.architectures.backbones.mamba import Mamba, MambaConfig
 from archbench.architectures.backbones.moe import MoE, MoEConfig
-from archbench.experiments.config import CONF
 from archbench.experiments.config.schema import ScaleConfig
-from archbench.experiments.config.structured import load_class, typed
 from archbench.experiments.run.size_solver import TOLERANCE, Sizes, match, training_flops_per_token
 from archbench.experiments.runtime.errors import ConfigError
-from tests.backbones import SOLVED
+from tests.architectures.models import read_yaml
+from tests.backbones import FAMILIES, SOLVED, class_of
 
-BACKBONES = SOLVED
 SIZES = Sizes(vocab_size=80, length=48, raw_length=48)
-
-
-@functools.cache
-def read(name) -> tuple[type[Backbone], BackboneConfig]:
-    """A backbone as its YAML gives it, at the depth of the smallest scale."""
-    with initialize_config_dir(str(CONF), version_base=None):
-        part = compose("config", [f"backbone={name}", "task=recall", "scale=nano"])
-    values = OmegaConf.to_container(part.backbone, resolve=True)
-    cls = load_class(values.pop("_target_"), Backbone, "backbone")
-    return cls, typed(cls.Config, values, "backbone")
 
 
 def sizes_for(cls):
@@ -52,20 +37,9 @@ def measured(cls, config, axis, sizes):
     }[axis]
 
 
-@pytest.mark.parametrize("name", BACKBONES)
-@pytest.mark.parametrize(
-    ("axis", "target"),
-    [
-        ("non_embedding", 40_000),
-        ("non_embedding", 250_000),
-        ("non_embedding", 1_000_000),
-        ("active_non_embedding", 200_000),
-        ("total", 300_000),
-        ("flops", 1_500_000),
-    ],
-)
-def test_every_backbone_comes_within_a_percent(name, axis, target):
-    cls, config = read(name)
+def check_matched(name, axis, target):
+    """Solve, and check that only the settings for it were changed. Returns what the solver chose."""
+    cls, config = read_yaml(name)
     sizes = sizes_for(cls)
     matched = match(cls, config, ScaleConfig(axis=axis, target=target), sizes)
     assert abs(matched.residual) <= TOLERANCE == 0.01
@@ -75,22 +49,65 @@ def test_every_backbone_comes_within_a_percent(name, axis, target):
     before, after = dataclasses.asdict(config), dataclasses.asdict(matched.config)
     assert {key for key in before if before[key] != after[key]} <= knobs
     assert after["d_model"] % config.width_step == 0
+    return matched.config
 
 
-@pytest.mark.parametrize("name", BACKBONES)
+@pytest.mark.parametrize("name", SOLVED)
+def test_every_backbone_comes_within_a_percent_near_the_standard_proportion(name):
+    """The fine knob only finishes what the width began."""
+    config = check_matched(name, "non_embedding", 1_000_000)
+    cls, standard = class_of(name), dataclasses.replace(config, **{config.fine_knob: None})
+    assert measured(cls, standard, "non_embedding", SIZES) == pytest.approx(1_000_000, rel=0.15)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize(
+    ("axis", "target"),
+    [
+        ("non_embedding", 40_000),
+        ("active_non_embedding", 200_000),
+        ("total", 300_000),
+        ("flops", 1_500_000),
+    ],
+)
+def test_every_family_comes_within_a_percent_on_every_axis(name, axis, target):
+    check_matched(name, axis, target)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
 def test_large_models_are_sized_without_memory(name):
-    cls, config = read(name)
+    cls, config = read_yaml(name)
     matched = match(cls, config, ScaleConfig(axis="non_embedding", target=85_000_000), sizes_for(cls))
     assert abs(matched.residual) <= TOLERANCE
 
 
-@pytest.mark.parametrize("name", BACKBONES)
-def test_widths_keep_near_the_standard_proportion(name):
-    """The fine knob only finishes what the width began."""
-    cls, config = read(name)
-    matched = match(cls, config, ScaleConfig(axis="non_embedding", target=1_000_000), sizes_for(cls))
-    standard = dataclasses.replace(matched.config, **{config.fine_knob: None})
-    assert measured(cls, standard, "non_embedding", SIZES) == pytest.approx(1_000_000, rel=0.15)
+def test_few_models_are_built():
+    """Each width once, and few widths: each is the time of building a model."""
+    built = []
+
+    class Counted(Decoder):
+        def __init__(self, config, **sizes):
+            built.append(config)
+            super().__init__(config, **sizes)
+
+    match(Counted, DecoderConfig(), ScaleConfig(axis="non_embedding", target=3_000_000), SIZES)
+    assert len(built) <= 20
+    assert len({repr(config) for config in built}) == len(built) - 1  # the last one for its experts
+
+
+class Stepped(Decoder):
+    """A model whose size jumps at some widths and stays between them."""
+
+    def parameters_by_part(self):
+        body = 100 + 1000 * (self.config.width // 64) ** 3
+        return Parameters(embedding=0, body=body, head=0)
+
+
+def test_sizes_that_follow_no_power_of_the_width_are_bracketed():
+    config = DecoderConfig(d_ff=32)
+    for target in (1100, 8100, 27_100, 1_000_100):
+        matched = match(Stepped, config, ScaleConfig(axis="non_embedding", target=target), SIZES)
+        assert matched.value == target
 
 
 @pytest.mark.parametrize(
@@ -151,7 +168,7 @@ def test_a_knob_without_effect_is_left_alone():
 
 
 def test_a_mixture_held_equal_on_all_its_experts_says_so():
-    cls, config = read("moe")
+    cls, config = read_yaml("moe")
     everything, used, flops = (
         match(cls, config, ScaleConfig(axis=axis, target=target), SIZES)
         for axis, target in (("non_embedding", 250_000), ("active_non_embedding", 250_000), ("flops", 10**6))
