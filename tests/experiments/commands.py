@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import json
 import os
@@ -83,6 +84,19 @@ def compose(*words: str, root: str = "config") -> DictConfig:
         cfg = hydra.compose(root, overrides=list(words), return_hydra_config=True)
     HydraConfig.instance().set_config(cfg)
     return OmegaConf.masked_copy(cfg, [str(key) for key in cfg if key != "hydra"])
+
+
+@functools.cache
+def _composed_once(root: str, *words: str) -> DictConfig:
+    return compose(*words, root=root)
+
+
+def composed_with(root: str, paths: dict[str, str], *words: str) -> DictConfig:
+    """The same with paths, which differ from test to test: the overrides are composed once."""
+    cfg = copy.deepcopy(_composed_once(root, *words))
+    for key, path in paths.items():
+        OmegaConf.update(cfg, key, path)
+    return cfg
 
 
 def settings(*words: str) -> Settings:

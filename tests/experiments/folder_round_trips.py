@@ -64,7 +64,7 @@ def make_any(name: str, folder: Path, dtype: torch.dtype) -> Path:
 
 def changed_files(folder: Path, written: Path) -> set[str]:
     """Write a folder again, and return the names of files that are not the same byte for byte."""
-    export(commands.compose(f"run={folder}", f"to={written}", root="export"))
+    export(commands.composed_with("export", {"run": str(folder), "to": str(written)}))
     before, after = ({file.name: file.read_bytes() for file in f.iterdir()} for f in (folder, written))
     return {name for name in {*before, *after} if before.get(name) != after.get(name)}
 

@@ -9,7 +9,6 @@ from typing import Any
 import torch
 import transformers as hf
 
-from archbench.experiments.config.hydra_overrides import literal
 from archbench.experiments.generate import generate
 from tests.architectures.pretrained.folders import EAGER
 from tests.experiments import commands
@@ -21,8 +20,9 @@ cache that beam search cannot reorder, and refuses it."""
 
 def ours(folder: Path, *words: str) -> list[str]:
     """The texts that ``archbench generate`` prints."""
+    cfg = commands.composed_with("generate", {"run": str(folder)}, *words, "device=cpu")
     with contextlib.redirect_stdout(io.StringIO()) as printed:
-        generate(commands.compose(*literal([f"run={folder}"]), *words, "device=cpu", root="generate"))
+        generate(cfg)
     parts = re.split(r"(?:^|\n)--- \d+ of \d+ ---\n", printed.getvalue()[:-1])
     return parts if len(parts) == 1 else parts[1:]
 
