@@ -324,7 +324,8 @@ class Stack(Backbone):
     def state_bytes(self, length: int, source_length: int = 0) -> int:
         if not self.capabilities.decodes:
             return 0
-        return sum(block.state_bytes(length, self.bytes_per_element) for block in self._passes())
+        bytes_per_element = self.bytes_per_element
+        return sum(block.state_bytes(length, bytes_per_element) for block in self._passes())
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,5 +1,6 @@
 """What ``experiments.cost`` prints, against arithmetic by hand and against models that exist."""
 
+import functools
 import json
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from archbench.experiments.cost.model_cost import longest
 from archbench.experiments.cost.tables import size
 from archbench.experiments.runtime.console import count
 from archbench.experiments.runtime.errors import ConfigError
-from tests.backbones import SOLVED
+from tests.backbones import CLASSES, class_of
 from tests.experiments import commands
 
 KIB, MIB, GIB = 2**10, 2**20, 2**30
@@ -34,6 +35,7 @@ def compose(*words: str) -> Any:
     return OmegaConf.masked_copy(cfg, [str(key) for key in cfg if key != "hydra"])
 
 
+@functools.cache
 def priced(*words: str) -> dict[str, Any]:
     return price(compose(*words)).tree()
 
@@ -63,7 +65,7 @@ def test_variants_have_the_weights_of_their_own_projections() -> None:
 
 
 def test_parts_of_32_layers_of_4096() -> None:
-    parts = priced("backbone=llama2_7b")["parameters"]["by_part"]
+    parts = priced("backbone=llama2_7b", "batch_size=1", "sequence_length=4096")["parameters"]["by_part"]
     assert parts["attention"]["total"] == 32 * 4 * 4096**2 == 2_147_483_648
     assert parts["feed-forward"]["total"] == 32 * 3 * 4096 * 11008 == 4_328_521_728
     assert parts["embedding"]["total"] == parts["head"]["total"] == 32000 * 4096
@@ -171,10 +173,11 @@ def test_states_are_those_of_real_models(name: str, kinds: list[str]) -> None:
         assert row["parameters"] == sum(p.numel() for p in model.parameters())
 
 
-@pytest.mark.parametrize("name", SOLVED)
-def test_every_backbone_has_a_price(name: str) -> None:
+@pytest.mark.parametrize("name", CLASSES)
+def test_every_class_has_a_price(name: str) -> None:
     words = [f"backbone={name}", "scale=micro", "sequence_length=300", "vocab_size=70"]
-    reads = name in ("encoder_decoder", "switch")
+    able = class_of(name).capabilities
+    reads = able.encoder_decoder
     if reads:
         words.append("source_length=900")
     report = priced(*words)
@@ -185,9 +188,7 @@ def test_every_backbone_has_a_price(name: str) -> None:
     assert abs(body / 3_000_000 - 1) <= 0.01  # scale=micro
     assert report["vocab_size"] == 70
     assert report["flops"]["training_step"]["total"] == 3 * report["flops"]["forward"]["total"]
-    reads_again = ("encoder", "masked_diffusion", "masked_diffusion_moe", "block_diffusion", "s4_listops")
-    decodes = name not in reads_again and not name.endswith("_bidirectional")
-    assert bool(report["states"]) == ("decoding_one_token" in report["flops"]) == decodes
+    assert bool(report["states"]) == ("decoding_one_token" in report["flops"]) == able.decodes
     assert ("reading_the_source" in report["flops"]) == reads
 
 
