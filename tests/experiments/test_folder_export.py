@@ -50,8 +50,18 @@ def model_type(name: str) -> str:
     return str(settings.model_type)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("name", fast_only(ALL, ["qwen2"]))
+IN_FLOAT32 = [(name, "float32") for name in ("qwen2", *UNREAD)]
+"""In the other precision: a family, and those whose tensors change."""
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    fast_only(
+        [*IN_FLOAT32, *((name, "bfloat16") for name in ALL)],
+        [("qwen2", "float32"), ("qwen2", "bfloat16")],
+        unpack=True,
+    ),
+)
 def test_a_folder_is_written_as_it_was(name: str, dtype: str, tmp_path: Path) -> None:
     """Byte for byte, but for rows of a table that no token reads."""
     folder, written = make_any(name, tmp_path / "theirs", DTYPES[dtype]), tmp_path / "ours"

@@ -22,7 +22,7 @@ ARMS = {
 
 def said(capsys: pytest.CaptureFixture[str], run: Path, *words: str) -> str:
     capsys.readouterr()
-    generate(commands.compose(*literal([f"run={run}", *words]), "device=cpu", root="generate"))
+    generate(commands.composed_with("generate", {"run": str(run)}, *literal([*words]), "device=cpu"))
     return capsys.readouterr().out
 
 

@@ -96,14 +96,13 @@ def test_text_is_learned_in_pairs_and_the_record_has_both_halves_of_the_objectiv
     assert any("segments" in name for name in stored)
 
 
-def test_the_same_seed_gives_the_same_run_and_micro_batches_change_nothing(tmp_path: Path) -> None:
+def test_micro_batches_change_nothing(tmp_path: Path) -> None:
     words = (*SMALL, "objective=similarity", "task=similarity", "budget.tokens=4_000", "trainer.log_every=1")
     runs = [
         commands.train(*words, f"runs={tmp_path / name}", *more)
-        for name, more in (("a", ()), ("b", ()), ("c", ("budget.micro_batch_size=5",)))
+        for name, more in (("whole", ()), ("parts", ("budget.micro_batch_size=5",)))
     ]
-    once, again, parts = ([row for row in commands.untimed(run) if row["kind"] == "train"] for run in runs)
-    assert once == again
+    once, parts = ([row for row in commands.untimed(run) if row["kind"] == "train"] for run in runs)
     for whole, added in zip(once, parts, strict=True):
         assert added["loss"] == pytest.approx(whole["loss"], rel=1e-4)
 
