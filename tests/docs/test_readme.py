@@ -18,16 +18,15 @@ README = (ROOT / "README.md").read_text()
 
 TRAINED = [
     "budget=smoke",
-    "budget.tokens=4200",
+    "budget.tokens=1100",
     "trainer.test_examples=8",
     "trainer.validation_examples=8",
 ]
 SMALL = {
     "train": TRAINED,
-    "plan": TRAINED,
     "evaluate": ["examples=8"],
     "evaluate downstream": ["limit=8"],
-    "benchmark": ["contexts=[64,128]", "seconds=0.01", "warmup_seconds=0.1", "decode_tokens=4"],
+    "benchmark": ["contexts=[64]", "batch_size=1", "seconds=0.01", "warmup_seconds=0", "decode_tokens=4"],
     "evaluate experts": ["examples=8"],
 }
 """Words added to a command so that a test need not wait for it."""
@@ -69,6 +68,8 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Path:
     desk = tmp_path_factory.mktemp("desk")
     for name in ("README.md", "docs", "conf", "slurm"):
         (desk / name).symlink_to(ROOT / name)
+    (ROOT / "data-cache").mkdir(exist_ok=True)
+    (desk / "data-cache").symlink_to(ROOT / "data-cache")  # text is prepared once for all tests
     for page in (*FIRST, *OTHERS):
         for language in ("python", "yaml"):
             for block in blocks(page, language):
@@ -152,9 +153,8 @@ def run(command: str, desk: Path) -> None:
     name = name_of(command)
     if name is None or name in NOT_RUN or re.search("submit=true|launcher=slurm", command):
         return
-    small = [] if "study=" in command else SMALL.get(name, [])
     line = re.sub(r"\$\(echo (\S+?)\)", lambda found: " ".join(map(str, desk.glob(found[1]))), command)
-    words = [*shlex.split(line), *small]
+    words = [*shlex.split(line), *SMALL.get(name, [])]
     paths = [str(SOURCE)]
     if words[0].startswith("PYTHONPATH="):
         paths.insert(0, words.pop(0).partition("=")[2])
