@@ -6,6 +6,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Generator
+from pathlib import Path
 
 import pytest
 
@@ -17,6 +18,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")  # else each starts processes
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
+# A process with a home folder of its own would compile the C++ kernels again, for 30 s.
+os.environ.setdefault("XDG_CACHE_HOME", str(Path.home() / ".cache"))
 
 forked.install()
 

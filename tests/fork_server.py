@@ -18,7 +18,8 @@ PRELOADED = (
     "torch._dynamo", "torch.distributed.fsdp", "torch.utils.flop_counter", "hydra.compose", "hydra.utils",
     "hydra._internal.hydra", "hydra._internal.core_plugins.bash_completion", "omegaconf", "pandas",
     "hydra_plugins.hydra_joblib_launcher.joblib_launcher", "pyarrow.parquet", "pydantic.json_schema",
-    "pydantic.dataclasses", "rich.progress", "safetensors.torch", "tokenizers",
+    "pydantic.dataclasses", "rich.progress", "safetensors.torch", "tokenizers", "scipy.stats",
+    "matplotlib.pyplot", "plotly.graph_objects", "wandb",
 )  # fmt: skip
 """Imported before the first fork, as most commands import them."""
 

@@ -28,6 +28,7 @@ SMALL = {
     "evaluate downstream": ["limit=8"],
     "benchmark": ["contexts=[64]", "batch_size=1", "seconds=0.01", "warmup_seconds=0", "decode_tokens=4"],
     "evaluate experts": ["examples=8"],
+    "slurm submit": ["task.sequence_length=256"],
 }
 """Words added to a command so that a test need not wait for it."""
 NOT_RUN = {"slurm status", "wandb sync", "wandb fetch"}

@@ -270,7 +270,9 @@ def test_f11_the_sweep_of_a_killed_track_saves_itself_and_ends(tmp_path: Path, r
     words = [*commands.TINY, *commands.RECALL, "budget.tokens=20_000_000", f"runs={tmp_path}"]
     call = f"train_missing({['-m', 'seed=0', *words]!r}, 'x')"
     code = f"from archbench.analysis.declared.runs import train_missing; {call}"
-    process = subprocess.Popen([sys.executable, "-c", code], cwd=commands.ROOT, stdout=subprocess.DEVNULL)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tests.run_code", code], cwd=commands.ROOT, stdout=subprocess.DEVNULL
+    )
     folder = commands.settings(*words).folder
     wait(lambda: (folder / "metrics.jsonl").exists())
     sweep = json.loads((folder / "lock.json").read_text())["pid"]
@@ -292,7 +294,7 @@ with ends_at_signals():
 """
     pipes: Any = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
     process = subprocess.Popen(
-        [sys.executable, "-c", code], cwd=commands.ROOT, start_new_session=True, **pipes
+        [sys.executable, "-m", "tests.run_code", code], cwd=commands.ROOT, start_new_session=True, **pipes
     )
     folder = commands.settings(*words).folder
     wait(lambda: (folder / "metrics.jsonl").exists())

@@ -103,6 +103,8 @@ VARIABLES = (
     "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "SLURM_RESTART_COUNT",
 )  # fmt: skip
 """Variables that commands or their libraries read."""
+NO_CACHE = {"XDG_CACHE_HOME": None}
+"""Without what tests set, the home folder decides where caches are."""
 
 
 def harmless(rng: random.Random) -> tuple[str, Surroundings]:
@@ -111,8 +113,8 @@ def harmless(rng: random.Random) -> tuple[str, Surroundings]:
     return rng.choice((
         (f"closed {streams}", Surroundings(closed=streams)),
         (f"full {streams}", Surroundings(full=[each for each in streams if each])),
-        ("no HOME", Surroundings(variables={"HOME": None, "USER": None, "LOGNAME": None})),
-        ("HOME is nowhere", Surroundings(variables={"HOME": "/nonexistent"})),
+        ("no HOME", Surroundings(variables={**NO_CACHE, "HOME": None, "USER": None, "LOGNAME": None})),
+        ("HOME is nowhere", Surroundings(variables={**NO_CACHE, "HOME": "/nonexistent"})),
         ("umask 077", Surroundings(umask=0o077)),
         ("an odd terminal", Surroundings(variables={"TERM": "", "COLUMNS": "-3", "LINES": "x"})),
     ))  # fmt: skip

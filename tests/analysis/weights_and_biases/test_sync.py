@@ -49,7 +49,7 @@ def run(calls: list[list[str]], home: Path) -> list[str]:
     code = "from archbench.analysis.weights_and_biases.sync import main\n"
     code += f"for words in {calls!r}: print('exit', main(words), flush=True)"
     done = subprocess.run(
-        [sys.executable, "-c", code],
+        [sys.executable, "-m", "tests.run_code", code],
         cwd=jobs.ROOT,
         env=kept | {"HOME": str(home), "NETRC": str(home / "netrc"), "PYTHONPATH": str(SOURCE)},
         capture_output=True,

@@ -8,7 +8,7 @@ import sys
 import textwrap
 from pathlib import Path
 
-from tests import SOURCE
+from tests import ROOT, SOURCE
 
 KEY = "mamba-recall-nano-ab12cd34-s0"
 API_KEY = "canaryapikey" + "0123456789abcdef" * 2
@@ -56,8 +56,9 @@ def environment(home: Path, **more: str) -> dict[str, str]:
 def child(folder: Path, body: str, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
     """Runs ``body`` in a new process, with a home folder of its own."""
     return subprocess.run(
-        [sys.executable, "-c", PRELUDE + textwrap.dedent(body), str(folder), *arguments],
+        [sys.executable, "-m", "tests.run_code", PRELUDE + textwrap.dedent(body), str(folder), *arguments],
         env=environment(folder, **more),
+        cwd=ROOT,
         capture_output=True,
         text=True,
         timeout=60,
@@ -67,7 +68,9 @@ def child(folder: Path, body: str, *arguments: str, **more: str) -> subprocess.C
 def started(folder: Path, body: str) -> subprocess.Popen[bytes]:
     """Start ``body`` in a new process, as ``child`` does, and leave it running."""
     return subprocess.Popen(
-        [sys.executable, "-c", PRELUDE + textwrap.dedent(body), str(folder)], env=environment(folder)
+        [sys.executable, "-m", "tests.run_code", PRELUDE + textwrap.dedent(body), str(folder)],
+        env=environment(folder),
+        cwd=ROOT,
     )
 
 

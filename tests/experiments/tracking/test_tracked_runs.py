@@ -53,7 +53,7 @@ def stop(runs: Path, mode: str, sign: signal.Signals, after: int) -> None:
         rows = RunFolder(folder).rows()
         if rows and rows[-1].step > after and commands.newest_step(folder) >= after - 4:
             break
-        time.sleep(0.001)
+        time.sleep(0.01)
     process.send_signal(sign)
     out, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == (-sign if sign == signal.SIGKILL else 75), out + err

@@ -19,7 +19,7 @@ import pytest
 from archbench.experiments.config.schema import TrackingConfig
 from archbench.experiments.tracking import wandb as weights_and_biases
 from archbench.experiments.tracking.tracker import RunIdentity, open_tracker
-from tests import wandb_file
+from tests import ROOT, wandb_file
 from tests.experiments.tracking.processes import (
     API_KEY,
     KEY,
@@ -341,8 +341,9 @@ def test_online_without_a_key_never_asks(tmp_path: Path) -> None:
     body = 'tracker = start("online"); tracker.log(train(0)); tracker.close(None, 0)'
     terminal, inside = pty.openpty()
     process = subprocess.Popen(
-        [sys.executable, "-c", PRELUDE + body, str(tmp_path)],
+        [sys.executable, "-m", "tests.run_code", PRELUDE + body, str(tmp_path)],
         env=environment(tmp_path, WANDB_BASE_URL="http://127.0.0.1:9"),
+        cwd=ROOT,
         stdin=inside,
         stdout=inside,
         stderr=inside,

@@ -52,7 +52,7 @@ def stop(server: Server, runs: Path, sign: signal.Signals, after: int) -> None:
         rows = RunFolder(folder).rows()
         if rows and rows[-1].step > after and commands.newest_step(folder) >= after - 4:
             break
-        time.sleep(0.001)
+        time.sleep(0.01)
     process.send_signal(sign)
     end(process, -sign if sign == signal.SIGKILL else 75)
 
