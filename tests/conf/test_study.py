@@ -41,20 +41,30 @@ def params(study: str) -> dict[str, list[str]]:
     return {str(key): str(value).split(",") for key, value in found.items()}
 
 
-LARGE = 100
-"""Cells of a study from which on not all of them are composed here, but enough to meet each value once."""
+SHORT = ["compare", "infilling", "sequence_pairs"]
+"""The studies of the three short tasks of the laptop track."""
+GRIDS = {*(f"{study}_rates" for study in SHORT), "tune", "fine_tuning"}
+"""Studies all of whose cells are looked at below."""
+LARGE = 16
+"""Cells of another study from which on not all are composed, but enough to meet each value once."""
 
 
 @functools.cache
 def cells(study: str) -> list[Settings]:
-    """Composed once for all seeds: a seed changes nothing else."""
+    """Composed once for all seeds: a seed changes nothing else. Learning rates are met in turn."""
     swept = params(study)
     seeds = [int(seed) for seed in swept.pop("seed", ["0"])]
-    words = [[f"{key}={value}" for value in values] for key, values in swept.items()]
-    choices = list(itertools.product(*words))
-    if len(choices) > LARGE:
-        longest = max(map(len, words))
-        choices = [tuple(values[i % len(values)] for values in words) for i in range(longest)]
+    words = {key: [f"{key}={value}" for value in values] for key, values in swept.items()}
+    choices = list(itertools.product(*words.values()))
+    if study not in GRIDS:
+        rates = words.pop("optimizer.learning_rate", [])
+        choices = list(itertools.product(*words.values()))
+        longest = max(map(len, words.values()), default=1)
+        if len(choices) > LARGE:
+            choices = [tuple(each[i % len(each)] for each in words.values()) for i in range(longest)]
+        if rates:
+            choices = [(*choice, rates[i % len(rates)]) for i, choice in enumerate(choices)]
+            assert len(choices) >= len(rates), "a rate is left out"
     found = [commands.settings(f"study={study}", *GIVEN.get(study, []), *choice) for choice in choices]
     return [replace(cell, seed=seed) for cell in found for seed in seeds]
 
@@ -85,7 +95,7 @@ FAMILIES = {
     "sequence_pairs": {"pairs": {"decoder", "hybrid", "mamba", "encoder_decoder"}},
 }
 """The models of the three short tasks of the laptop track, by study and task."""
-SHORT = sorted(FAMILIES)
+assert sorted(FAMILIES) == SHORT
 WITH_RATES = [*SHORT, *(f"{study}_rates" for study in SHORT)]
 
 
