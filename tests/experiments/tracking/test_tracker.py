@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from archbench.experiments.tracking import tracker as tracking
 from archbench.experiments.tracking.run_files import MetricRow, RunResult, TrainRow
 from archbench.experiments.tracking.run_folder import RunFolder
 from archbench.experiments.tracking.tracker import RunIdentity, Sink, Tracker, derived, safe_texts
-from tests import ROOT, results
+from tests import ROOT, forked, results
 from tests.experiments.tracking.processes import KEY, RECORD, child
 from tests.results import metric_row, result, write_result
 
@@ -104,7 +105,8 @@ def test_tags_and_job_types_are_of_closed_lists() -> None:
             RunIdentity(**(vars(IDENTITY) | change))
 
 
-def test_off_never_imports_wandb(tmp_path: Path) -> None:
+def test_off_never_imports_wandb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(subprocess, "Popen", forked.honest_popen)  # a forked process has imported it
     body = """
         tracker = start("off")
         tracker.log(train(0))
