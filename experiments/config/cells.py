@@ -29,6 +29,9 @@ from archbench.experiments.config.ineffective_overrides import check_words
 from archbench.experiments.runtime.errors import ConfigError
 from archbench.experiments.runtime.secrets import redact
 
+MOST_MISTAKES = 3
+"""Mistakes that are printed where no run of a sweep can be composed."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Cell:
@@ -117,8 +120,13 @@ def swept_cells(hydra: Hydra, config_name: str, sweep: DictConfig) -> list[Cell]
         raise ConfigError("the sweep has no runs: one of its settings has no values")
     composed = {without_seed(words): words for words in batch}
     found = {key: _composed(hydra, sweep, words) for key, words in composed.items()}
-    if all(isinstance(cfg, Exception) for cfg in found.values()):
-        raise next(cfg for cfg in found.values() if isinstance(cfg, Exception))
+    mistakes = [cfg for cfg in found.values() if isinstance(cfg, Exception)]
+    if len(mistakes) == len(found):
+        texts = list(dict.fromkeys(explain(mistake, config_name) for mistake in mistakes))
+        if len(texts) == 1:
+            raise mistakes[0]
+        more = f"; and {len(texts) - MOST_MISTAKES} more" * (len(texts) > MOST_MISTAKES)
+        raise ConfigError(f"no run can be composed: {'; '.join(texts[:MOST_MISTAKES])}{more}")
     return [_cell(words, found[without_seed(words)], sweep, config_name) for words in batch]
 
 

@@ -8,16 +8,13 @@ instead of importing it, or imports what it needs in the function.
 from __future__ import annotations
 
 import functools
-import importlib
 import os
-import signal
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
@@ -25,33 +22,31 @@ from omegaconf.errors import OmegaConfBaseException
 import archbench.experiments.config.schema  # noqa: F401  # registers what the YAML files extend, and their reader
 from archbench.experiments.config import CONF
 from archbench.experiments.config.cells import Cell, cells, single_cell, sweep_config, swept_cells
-from archbench.experiments.config.hydra_internals import Hydra, answers, command_line, is_expandable, loaded
+from archbench.experiments.config.hydra_internals import answers, command_line, is_expandable, loaded
 from archbench.experiments.config.hydra_internals import run as run_hydra
 from archbench.experiments.config.hydra_overrides import checked_words, explain, no_option
-from archbench.experiments.config.ineffective_overrides import check_words
-from archbench.experiments.config.sweep import Parallel, check_launcher, launch, result, wait_for
+from archbench.experiments.config.sweep import (
+    Function,
+    Parallel,
+    check_launcher,
+    imported,
+    run_sweep,
+    search,
+)
 from archbench.experiments.runtime.child_processes import (
-    asked_to_stop,
-    begin_worker,
     end_with_parent,
-    is_worker,
-    note_stop,
 )
 from archbench.experiments.runtime.errors import (
     ConfigError,
-    LockedError,
-    Preempted,
     RunError,
     is_full,
     to_run_error,
 )
 from archbench.experiments.runtime.machine import ensure_folders, process_rank
-from archbench.experiments.runtime.preemption import ends_at_signals, is_default
+from archbench.experiments.runtime.preemption import ends_at_signals
 from archbench.experiments.runtime.secrets import redact
 from archbench.experiments.runtime.special_files import refuse_pipes
-from archbench.experiments.runtime.streams import guard_streams, redacted_errors
-
-Function = Callable[[DictConfig], object]
+from archbench.experiments.runtime.streams import guard_streams
 
 
 @ends_at_signals()
@@ -96,46 +91,14 @@ def start(
                 began.sweep = sweep
                 try:
                     if found is None:
-                        _search(hydra, config_name, line.overrides, function)
+                        search(hydra, config_name, line.overrides, function)
                     else:
-                        _sweep(hydra, sweep, found, function, refused, parallel)
+                        run_sweep(hydra, sweep, found, function, refused, parallel)
                 finally:
                     if ended is not None:
                         ended(sweep)
         if sweep is None:
-            _imported(function)(cell.select())
-
-
-def _sweep(
-    hydra: Hydra,
-    sweep: DictConfig,
-    cells: Sequence[Cell],
-    function: Function | str,
-    refused: Callable[[DictConfig, Sequence[str], str], object] | None,
-    parallel: Parallel | None,
-) -> None:
-    """Run the cells of a sweep that can be composed. Raises RunError if a run failed, or does not compose."""
-    wrong = [cell for cell in cells if cell.mistake]
-    for cell in wrong:
-        cell.report(cell.mistake)
-        if refused is not None:
-            refused(sweep, cell.words, cell.mistake)
-    ready = [cell for cell in cells if not cell.mistake]
-    jobs = list(launch(hydra, sweep, ready, functools.partial(_run_job, function), parallel))
-    for job in jobs:
-        result(job, _imported(function))
-    if wrong:
-        raise ConfigError
-
-
-def _search(hydra: Hydra, config_name: str, overrides: list[str], function: Function | str) -> None:
-    """Run a search, whose sweeper chooses the runs by their scores.
-
-    The sweeper is not ours: it may print the overrides of a run that failed, with secrets in them.
-    """
-    trial = functools.partial(_run_trial, function, os.getpid())
-    with redacted_errors():
-        hydra.multirun(config_name, trial, [*overrides, "hydra.mode=MULTIRUN"])
+            imported(function)(cell.select())
 
 
 @ends_at_signals()
@@ -215,52 +178,6 @@ def one_line_errors(config_name: str, words: Sequence[str], began: _Began | None
         if not str(error).startswith("Config group override"):  # Hydra's complaint about GROUP=null
             raise
         _fail(no_option(words) or f"a group has YAML files for values ({error})", 2)
-
-
-def _run_job(function: Function | str, cfg: DictConfig) -> object:
-    """Start one run of a sweep, and return what the sweep gets. A failure is printed, and raised."""
-    try:
-        if is_worker() and asked_to_stop():
-            raise Preempted
-        return _imported(function)(cfg)
-    except LockedError as held:
-        words = " ".join(HydraConfig.get().overrides.task)
-        print(
-            redact(f"{words}: trained by another process, which is waited for at the end: {held}"), flush=True
-        )
-        return held
-    except RunError as error:
-        sys.stderr.write(redact(f"error: {' '.join(HydraConfig.get().overrides.task)}: {error}\n"))
-        raise
-    except Preempted as preempted:
-        # A launcher that listens to USR2 (submitit's) puts this job, now saved, back into the queue.
-        listener = signal.getsignal(signal.SIGUSR2)
-        if callable(listener) and not is_default(signal.SIGUSR2):
-            listener(signal.SIGUSR2, None)
-        if not is_worker():
-            raise
-        note_stop()
-        return preempted  # raised by the sweep when the other workers have ended theirs
-
-
-def _run_trial(function: Function | str, sweep: int, cfg: DictConfig) -> object:
-    """Start one run of a search, of the process with the number ``sweep``, and return its score."""
-    if os.getpid() != sweep and not is_worker():
-        begin_worker(sweep)
-    hydra = HydraConfig.get()
-    check_words(cfg, hydra, hydra.overrides.task)
-    outcome = _run_job(function, cfg)
-    if isinstance(outcome, LockedError):
-        return wait_for(_imported(function), cfg, hydra.overrides.task)
-    return outcome
-
-
-def _imported(function: Function | str) -> Function:
-    if not isinstance(function, str):
-        return function
-    module, _, name = function.rpartition(".")
-    imported: Function = getattr(importlib.import_module(module), name)
-    return imported
 
 
 def _speaks(error: RunError) -> bool:

@@ -29,6 +29,8 @@ from hydra.plugins.launcher import Launcher
 from hydra.types import HydraContext, RunMode
 from omegaconf import DictConfig, OmegaConf
 
+from archbench.experiments.runtime.errors import ConfigError
+
 __all__ = ["Hydra", "SourcesRegistry", "file_config_source"]
 VERSION_BASE = "1.3"
 
@@ -54,6 +56,10 @@ def run(words: Sequence[str], function: Callable[[DictConfig], Any], conf: Path,
     if line.help:
         print(_help(line, conf, config_name))
         return
+    if line.cfg and line.multirun:
+        raise ConfigError(
+            f"--cfg {line.cfg} prints the configuration of one run: leave out -m, and lists of values"
+        )
     version.setbase(VERSION_BASE)
     _run_hydra(
         args=line,
@@ -67,7 +73,8 @@ def run(words: Sequence[str], function: Callable[[DictConfig], Any], conf: Path,
 def _help(line: argparse.Namespace, conf: Path, config_name: str) -> str:
     """Return what ``--help`` prints. Hydra's function for it copies all sources anew for each group."""
     with loaded(line.config_dir, conf) as hydra:
-        cfg = hydra.compose_config(config_name, line.overrides, RunMode.RUN, with_log_configuration=False)
+        mode = RunMode.MULTIRUN if line.multirun else RunMode.RUN
+        cfg = hydra.compose_config(config_name, line.overrides, mode, with_log_configuration=False)
         HydraConfig.instance().set_config(cfg)
         repository = hydra.config_loader.repository  # type: ignore[attr-defined]
         groups, parents = [], [""]

@@ -67,6 +67,7 @@ class RequestedCell:
     words: list[str]
     """Overrides of the cell."""
     seed: int
+    """A number below 0 is none: the mistake is only printed, as a record belongs to a seed."""
     names: dict[str, str]
     """Names of the YAML files of ``GROUPS``, or what an override names instead."""
     config: DictConfig | None
@@ -95,7 +96,7 @@ class RequestedCell:
         return cls(
             study=_folder(sweep, given.get("study.name", _text(sweep, "study.name"))),
             words=_deciding(words),
-            seed=int(given["seed"]) if given.get("seed", "").isdecimal() else int(sweep.seed),
+            seed=_seed(given.get("seed", str(sweep.seed))),
             names={g: redact(given.get(g, _text(sweep, f"hydra.runtime.choices.{g}"))) for g in GROUPS},
             config=None,
             in_study=True,
@@ -125,6 +126,8 @@ class RequestedCell:
             settings: of the run, where they could be read.
         """
         if not self.in_study or isinstance(error, UNRECORDED) or process_rank().rank != 0:
+            return
+        if self.seed < 0:
             return
         if not _is_file_name(self.study.name):  # the mistake itself: it may lead out of the folder of runs
             return
@@ -174,6 +177,11 @@ class RequestedCell:
         self.index.unlink(missing_ok=True)
         if not any(self.index.parent.iterdir()):
             self.index.parent.rmdir()
+
+
+def _seed(text: str) -> int:
+    """Return a seed that overrides name, -1 for something else."""
+    return int(text) if text.isdecimal() else -1
 
 
 def is_refused(run: RunFolder) -> bool:

@@ -136,6 +136,19 @@ def test_a_study_whose_name_leads_elsewhere_gets_no_record(tmp_path: Path, name:
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("seed", ["-1", "x", "1.5"])
+def test_what_is_no_seed_is_not_recorded_as_another(tmp_path: Path, seed: str) -> None:
+    sweep = commands.compose(*WORDS, f"runs={tmp_path}")
+    RequestedCell.uncomposed(sweep, [f"seed={seed}", "study.name=mix"]).refuse(ConfigError("no seed"))
+    assert not (tmp_path / "mix").exists()
+
+
+def test_a_negative_seed_that_composes_leaves_one_error(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="seed=-1 must be a whole number from 0"):
+        attempt(tmp_path, "seed=-1")
+    assert not (tmp_path / "mix").exists()
+
+
 def test_a_single_run_outside_of_a_study_leaves_nothing(tmp_path: Path) -> None:
     asked(tmp_path, "study.name=single").refuse(ConfigError("num_pairs=9"))
     assert not (tmp_path / "single").exists()
