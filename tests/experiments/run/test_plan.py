@@ -8,8 +8,8 @@ import pytest
 
 from archbench.experiments.run.plan import model_shape, plan, rounding
 from archbench.experiments.runtime.errors import ConfigError
+from tests.architectures.models import read_yaml
 from tests.experiments import commands
-from tests.experiments.run.test_size_solver import read
 
 
 @pytest.mark.parametrize(
@@ -24,12 +24,12 @@ from tests.experiments.run.test_size_solver import read
     ],
 )
 def test_the_shape_of_a_backbone(name: str, layers: int, heads: int | None, state: int | None) -> None:
-    config = dataclasses.replace(read(name)[1], d_model=64)
+    config = dataclasses.replace(read_yaml(name)[1], d_model=64)
     assert model_shape(config) == {"d_model": 64, "num_layers": layers, "num_heads": heads, "d_state": state}
 
 
 def test_only_mixers_that_stand_in_the_layers_count() -> None:
-    config = dataclasses.replace(read("hybrid")[1], d_model=64, layers=["mamba"])  # type: ignore[call-arg]
+    config = dataclasses.replace(read_yaml("hybrid")[1], d_model=64, layers=["mamba"])  # type: ignore[call-arg]
     assert model_shape(config)["num_heads"] is None
     windowed = dataclasses.replace(config.attention, window=8)  # type: ignore[attr-defined]
     local = dataclasses.replace(config, layers=["local_attention"], attention=windowed)  # type: ignore[call-arg]
