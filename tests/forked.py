@@ -40,7 +40,7 @@ FIXED = (
     "LANG",
 )
 """Prefixes of variables that are read when a package is imported."""
-FREE = ("PYTHONPATH", "PYTHONDONTWRITEBYTECODE", "PYTHONUNBUFFERED")
+FREE = ("PYTHONPATH", "PYTHONDONTWRITEBYTECODE", "PYTHONUNBUFFERED", "HF_TOKEN")
 _SET_CHILD_SUBREAPER = 36
 SERVER = Path(__file__).with_name("fork_server.py")
 
