@@ -105,7 +105,7 @@ def test_everything_is_written_and_printed(study: Path, capsys: pytest.CaptureFi
 
 def test_mixed_classes_are_ranked_only_when_asked(study: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     frames: list[pd.DataFrame] = []
-    monkeypatch.setattr(compare, "publish", lambda found: frames.append(found.frame))
+    monkeypatch.setattr(compare, "publish", lambda found: frames.append(found.comparison.frame))
     for flags in ([], ["--allow-mixed"]):
         assert main([f"runs={study}", *flags]) == 0
     assert not frames[0]["allow_mixed"].any()
