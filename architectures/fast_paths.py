@@ -13,7 +13,8 @@ the kernels round once, at the end.
 
 There is one switch for the process, ``choose`` (``device.kernels`` of a run), as there is one for the
 number of threads: it selects an implementation and not a result, so that it is not part of a model's
-configuration. ``Backbone.kernels`` reports the selected kernels.
+configuration. ``Backbone.kernels`` reports the selected kernels. Without a C++ compiler ``auto`` is PyTorch,
+and ``cpp`` an error.
 """
 
 from __future__ import annotations

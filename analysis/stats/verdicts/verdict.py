@@ -1,6 +1,7 @@
 """Verdicts between models: better, worse, equivalent or undecided.
 
 Means are compared by the tests of ``family``, tasks that are solved or not by those of ``solve_counts``.
+``analysis.stats.pairs`` then withdraws a verdict that depends on tuning or on the documents.
 ``docs/statistics.md`` gives reasons, error rates and power.
 """
 
