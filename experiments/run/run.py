@@ -29,7 +29,6 @@ from archbench.experiments.runtime.seeds import initialization_seed
 from archbench.experiments.training import mup
 from archbench.experiments.training.parallel import collectives
 from archbench.experiments.training.parallel.device_mesh import ParallelDims
-from archbench.experiments.training.parallel.initial_shards import DividedStart
 from archbench.experiments.training.parallel.strategy import Strategy
 from archbench.experiments.training.trainer import Trainer
 
@@ -121,6 +120,8 @@ def build(settings: Settings, run_plan: Plan, dims: ParallelDims) -> Built:
     if dims.mesh is None:
         model = build_model(settings, run_plan)
     else:
+        from archbench.experiments.training.parallel.initial_shards import DividedStart  # imports sympy
+
         start = DividedStart(
             lambda: new_model(settings, run_plan, meta=True),
             lambda: new_model(settings, run_plan),

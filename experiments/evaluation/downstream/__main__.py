@@ -15,7 +15,6 @@ from __future__ import annotations
 import sys
 
 from archbench.experiments.config.hydra_app import start
-from archbench.experiments.evaluation.downstream.lm_eval_model import HarnessModel
 
 if __name__ == "__main__":  # before the imports below: see archbench.experiments.config.hydra_app
     start("archbench.experiments.evaluation.downstream.__main__.downstream", "downstream")
@@ -36,6 +35,7 @@ from archbench.experiments.config.sections import plain_tree
 from archbench.experiments.config.structured import component, typed
 from archbench.experiments.data.counter_rng import permute
 from archbench.experiments.evaluation.downstream.answer_likelihood import AnswerScorer
+from archbench.experiments.evaluation.downstream.lm_eval_model import HarnessModel
 from archbench.experiments.evaluation.downstream.local_tasks import local_task
 from archbench.experiments.evaluation.downstream.results import (
     Row,
