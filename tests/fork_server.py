@@ -10,6 +10,7 @@ import runpy
 import signal
 import socket
 import sys
+import tempfile
 import time
 import types
 from typing import Any
@@ -83,6 +84,13 @@ def output(number: int, errors: str) -> io.TextIOWrapper:
     return io.TextIOWrapper(raw, errors=errors, line_buffering=lines, write_through=unbuffered)
 
 
+def own_media() -> None:
+    """Give W&B a folder of this process: it made one when it was imported, and removes it at exit."""
+    folder = sys.modules["wandb.sdk.data_types._private"].MEDIA_TMP
+    folder._finalizer.detach()
+    folder.name = tempfile.mkdtemp("wandb-media")
+
+
 HANDLED = (
     signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU,
 )  # fmt: skip
@@ -99,4 +107,5 @@ if __name__ == "__main__":
     found = next_start(socket.socket(fileno=int(sys.argv[1])))
     if found is not None:
         become(*found)
+        own_media()
         runpy._run_module_as_main(found[0].words[2])  # type: ignore[attr-defined]

@@ -176,10 +176,10 @@ def test_what_is_not_there_is_said(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_model_is_added_by_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "toy_of_a_track.py").write_text(PYTHON)
+    (tmp_path / "toy_by_its_file.py").write_text(PYTHON)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
-    part = prepare(TrackConfig(track="cpu", add="./toy_of_a_track.py:Toy"))
-    assert part.backbones == ["toy_of_a_track.Toy"]
+    part = prepare(TrackConfig(track="cpu", add="./toy_by_its_file.py:Toy"))
+    assert part.backbones == ["toy_by_its_file.Toy"]
     with pytest.raises(ConfigError, match="no class 'Tou'"):
-        prepare(TrackConfig(track="cpu", add="./toy_of_a_track.py:Tou"))
+        prepare(TrackConfig(track="cpu", add="./toy_by_its_file.py:Tou"))
