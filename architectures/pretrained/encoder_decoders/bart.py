@@ -43,7 +43,7 @@ UNUSED_POSITIONS = 2
 
 def read_encoder(hf: HFConfig) -> Settings:
     """Return the heads and the width of the encoder, null where they are those of the decoder."""
-    heads, d_ff = hf.get("encoder_attention_heads"), hf.get("encoder_ffn_dim")
+    heads, d_ff = hf.get("encoder_attention_heads", 16), hf.get("encoder_ffn_dim", 4096)
     return {
         "encoder_heads": None if heads == hf["decoder_attention_heads"] else heads,
         "encoder_d_ff": None if d_ff == hf["decoder_ffn_dim"] else d_ff,

@@ -247,7 +247,8 @@ def other_values(key: str, value: Any, config: Settings) -> list[Any]:
 
 def layer_patterns(key: str, config: Settings) -> list[Any]:
     """Return patterns over the layers, and none."""
-    count = config.get("num_hidden_layers") or 2
+    count = config.get("num_hidden_layers")
+    count = count if isinstance(count, int) and count else 2  # it may be removed
     one, two = (1, 0) if key == "no_rope_layers" else (S, F)
     one = "linear_attention" if config["model_type"] == "qwen3_next" else one
     patterns = ([one], [two], [one, two], [two, two, one])
